@@ -1,7 +1,7 @@
-"""``nn.LSTM`` and ``nn.GRU`` on the CPU: ``torch.lstm`` and ``torch.gru``.
+"""``nn.LSTM`` and ``nn.GRU`` on the CPU: ``torch.lstm`` and ``torch.gru``; their cells.
 
-Both are composites of torch, so that no override reaches them: stand-ins for
-``torch._VF.lstm`` and ``gru``, which the modules call, go through the extension, for
+All are composites of torch, so that no override reaches them: stand-ins for
+``torch._VF.lstm`` and others, which the modules call, go through the extension, for
 padded and for packed sequences. It runs all layers where no gradient is wanted. Where
 one is, a layer in one direction is a node, :class:`Layer`, and torch joins and drops
 out what lies between layers, by the random numbers that stock would draw.
@@ -24,8 +24,8 @@ from pai_torchacc.fusion.shadow import run
 
 OPERATORS = ("lstm", "gru")
 
-_N_ARGUMENTS = 9
-"""Of torch's functions, for padded and for packed sequences alike."""
+_ARGUMENTS = {"lstm": 9, "gru": 9, "lstm_cell": 6, "gru_cell": 6}
+"""Torch's functions; for padded and for packed sequences they have as many."""
 
 
 class _Kind(NamedTuple):
@@ -36,6 +36,8 @@ class _Kind(NamedTuple):
     batch_sizes: Tensor | None
     is_composed: bool
     """Stock composes it from other operators, which keep other tensors."""
+    is_cell: bool = False
+    """A step alone, whose x is [rows, numbers] and whose y is h."""
 
 
 _Parts = tuple[Tensor, Tensor, Tensor | None]
@@ -61,13 +63,23 @@ class Layer(torch.autograd.Function):
         # Where torch does without oneDNN it keeps views of the weights, which may have
         # other memory since, and no biases, which may change. Else it keeps them all.
         x, w_ih, w_hh, h0, b_ih, b_hh, c0 = given
-        ctx.weights = ctx.biases = ()
+        ctx.weights = ctx.biases = ctx.unsaved = ()
         if kind.is_composed and w_ih is not None and w_hh is not None:
             ctx.weights = w_ih.detach(), w_hh.detach()
             if b_ih is not None and b_hh is not None:
                 ctx.biases = b_ih, b_hh, b_ih.detach().clone(), b_hh.detach().clone()
                 b_ih = b_hh = None
+            # Nor does it keep a weight that no gradient goes through.
+            needs = ctx.needs_input_grad
+            if not needs[1]:
+                ctx.unsaved += ((1, w_ih, w_ih._version),)
+                w_ih = None
+            if kind.is_cell and not needs[4]:
+                ctx.unsaved += ((2, w_hh, w_hh._version),)
+                w_hh = None
         ctx.save_for_backward(x, w_ih, w_hh, h0, b_ih, b_hh, c0, y, gates, cells)
+        if kind.is_cell:
+            return hn if cn is None else (hn, cn)
         return (y, hn) if cn is None else (y, hn, cn)
 
     @staticmethod
@@ -78,6 +90,10 @@ class Layer(torch.autograd.Function):
         wants, kind = ctx.needs_input_grad[1:], ctx.kind
         if all(grad is None for grad in grads):
             return (None,) * (1 + len(given))
+        if kind.is_cell:
+            grads = (None, *grads)
+        for i, w, _ in ctx.unsaved:
+            given[i] = w
         for i, as_it_was in enumerate(ctx.weights, 1):
             given[i] = as_saved(given[i], as_it_was)
         if ctx.biases:
@@ -85,6 +101,8 @@ class Layer(torch.autograd.Function):
                 given[4 + i] = as_saved(ctx.biases[i], ctx.biases[2 + i])
 
         def stock() -> tuple[Tensor | None, ...]:
+            if any(w._version != version for _, w, version in ctx.unsaved):
+                raise RuntimeError(_CHANGED)
             return _gradients(kind, given, grads, wants)
 
         if torch.is_grad_enabled() or torch.compiler.is_compiling() or gates is None:
@@ -95,14 +113,25 @@ class Layer(torch.autograd.Function):
             of = _host.load().recurrent_backward(
                 *(kind.op, kind.is_reverse),
                 *(wants[0], any(wants[i] for i in _WEIGHTS), kind.batch_sizes),
-                *(x, w_ih, w_hh, h0, y, gates, c0, cells, *_aligned(grads)),
+                *(x.unsqueeze(0) if kind.is_cell else x, w_ih, w_hh, h0),
+                *(y, gates, c0, cells, *_aligned(grads)),
             )
-            return of if of is None else _wanted(_in_order(of, b_ih), wants)
+            if of is None:
+                return None
+            of_x, *rest = _wanted(_in_order(of, b_ih), wants)
+            if kind.is_cell and of_x is not None:
+                of_x = of_x.squeeze(0)
+            return of_x, *rest
 
         return None, *run(f"{kind.op}_backward", ours, grads, stock)
 
 
 _apply = lean_apply(Layer)
+
+_CHANGED = (
+    "one of the variables needed for gradient computation has been modified by an "
+    "inplace operation: a weight of a recurrent layer, whose forward is repeated here"
+)
 
 _WEIGHTS = (1, 2, 4, 5)
 """Which inputs of a layer are."""
@@ -139,15 +168,24 @@ def _layer(kind: _Kind, given: tuple[Any, ...]) -> Any:
         y, hn, cn = _stock_layer(kind, given)
         return y, hn, cn, None, None
 
-    op, is_reverse = kind.op, kind.is_reverse
+    x, *rest = given
     ours = _host.load().recurrent_layer
-    return run(op, ours, (op, is_reverse, True, kind.batch_sizes, *given), stock)
+    args = (
+        *(kind.op, kind.is_reverse, kind.is_cell, kind.batch_sizes),
+        *(x.unsqueeze(0) if kind.is_cell else x, *rest),
+    )
+    return run(kind.op, ours, args, stock)
 
 
 def _stock_layer(kind: _Kind, given: Any) -> _Parts:
     """By torch's function for a layer, which knows no reverse direction alone."""
     x, w_ih, w_hh, h0, b_ih, b_hh, c0 = given
     op, is_reverse = kind.op, kind.is_reverse
+    if kind.is_cell:
+        function = getattr(torch._C._VariableFunctions, f"{op}_cell")
+        h = function(x, h0 if c0 is None else (h0, c0), w_ih, w_hh, b_ih, b_hh)
+        h, c = (h, None) if c0 is None else h
+        return h.unsqueeze(0), h, c
     params = [w for w in (w_ih, w_hh, b_ih, b_hh) if w is not None]
     function = getattr(torch._C._VariableFunctions, op)
     if kind.batch_sizes is not None:
@@ -254,22 +292,35 @@ def _layers(op: str, batch_sizes: Tensor | None, *args: Any) -> tuple[Tensor, ..
     return x, *(torch.stack(all_ends) for all_ends in zip(*ends, strict=True))
 
 
+_CELLS = {op: _Kind(op, False, None, True, True) for op in OPERATORS}
+
+
+def _cell(op: str, x: Tensor, hx: Any, *weights: Tensor | None) -> Any:
+    """A cell, given torch's arguments, as a node where gradients are wanted."""
+    h0, c0 = (hx, None) if op == "gru" else hx
+    w_ih, w_hh, *biases = weights
+    c0 = c0 if c0 is None else c0.contiguous()
+    return _apply(_CELLS[op], x, w_ih, w_hh, h0.contiguous(), *biases, c0)
+
+
 def install(c: Any, ledger: Ledger) -> None:
     """Put the stand-ins in place; the ledger takes them away."""
-    c.lend(recurrent_layers=_layers)
+    c.lend(recurrent_layers=_layers, recurrent_cell=_cell)
     table = torch.jit._builtins._get_builtin_table()
-    for name in OPERATORS:
+    for name, n in _ARGUMENTS.items():
         stock = getattr(torch._C._VariableFunctions, name)
-        stand_in = _stand_in(getattr(c, name), stock)
+        stand_in = _stand_in(getattr(c, name), stock, n)
         ledger.set_attribute(_VF, name, stand_in)
         ledger.set_item(table, id(stand_in), f"aten::{name}")
 
 
-def _stand_in(accelerated: Callable[..., Any], stock: Callable[..., Any]) -> Any:
+def _stand_in(
+    accelerated: Callable[..., Any], stock: Callable[..., Any], n_arguments: int
+) -> Any:
     @traced_as(stock)
     def recurrent(*args: Any, **kwargs: Any) -> Any:
         try:
-            if len(args) == _N_ARGUMENTS and not kwargs:
+            if len(args) == n_arguments and not kwargs:
                 found = accelerated(*args)
                 if found is not None:
                     return found

@@ -15,6 +15,7 @@ typedef struct backward_job {
     ptac_recurrent_steps steps;
     int64_t n_hidden, n_tiles;
     int n_gates;
+    bool is_direct; /* there are no panels */
     float *panels;
     float *bias; /* of n_gates n_hidden, and of gru as many again */
 } backward_job;
@@ -203,6 +204,7 @@ static void backward_group(const backward_job *job, backward_place *p, int64_t b
                            int64_t end)
 {
     tile tiles[GROUP_TILES];
+    const float *w = job->call->inputs[PTAC_RECURRENT_GRAD_W_HH].data;
     const int64_t n = job->n_hidden, n_terms = job->n_gates * n;
     int n_tiles = 0;
 
@@ -227,10 +229,13 @@ static void backward_group(const backward_job *job, backward_place *p, int64_t b
 
         for (int i = 0; i < n_tiles; i++)
             start_sums(job, u, &tiles[i]);
-        add_terms(tiles, n_tiles, job->panels + u * n_terms, n_terms, n_vectors,
-                  job->panels + (u + TILE_VECTORS * LANES < n
-                                     ? (u + TILE_VECTORS * LANES) * n_terms
-                                     : 0));
+        for (int i = 0; job->is_direct && i < n_tiles; i++)
+            add_columns(w + u, n, n - u, n_terms, &tiles[i]);
+        if (!job->is_direct)
+            add_terms(tiles, n_tiles, job->panels + u * n_terms, n_terms, n_vectors,
+                      job->panels + (u + TILE_VECTORS * LANES < n
+                                         ? (u + TILE_VECTORS * LANES) * n_terms
+                                         : 0));
         for (int i = 0; i < n_tiles; i++)
             store_sums(job, u, &tiles[i]);
     }
@@ -322,6 +327,7 @@ static backward_job backward_job_of(const ptac_call *call)
         .n_hidden = call->inputs[PTAC_RECURRENT_GRAD_W_HH].sizes[1],
         .n_tiles = count_tiles(steps.n_rows),
         .n_gates = n_gates,
+        .is_direct = steps.n_all <= DIRECT_ROWS,
     };
 }
 
@@ -330,23 +336,24 @@ static ptac_status run_backward(const ptac_call *call)
     backward_job job = backward_job_of(call);
     const int64_t n_terms = job.n_gates * job.n_hidden;
     const int64_t width = ptac_parts(job.n_hidden, LANES) * LANES;
+    const int64_t of_panels = job.is_direct ? 0 : width * n_terms;
     const int64_t of_bias = job.n_tiles * bias_width(&job);
     const int64_t tile_work = n_terms * width * TILE_ROWS * job.steps.n_steps;
-    float *scratch =
-        ptac_scratch_take(sizeof(float) * (size_t)(width * n_terms + of_bias));
+    float *scratch = ptac_scratch_take(sizeof(float) * (size_t)(of_panels + of_bias));
 
     if (!scratch)
         return PTAC_FAILED;
     job.panels = scratch;
-    job.bias = scratch + width * n_terms;
+    job.bias = scratch + of_panels;
     memset(job.bias, 0, (size_t)of_bias * sizeof(float));
     start_from(&call->inputs[PTAC_RECURRENT_GRAD_HN],
                &call->outputs[PTAC_RECURRENT_OF_H0]);
     start_from(&call->inputs[PTAC_RECURRENT_GRAD_CN],
                &call->outputs[PTAC_RECURRENT_OF_C0]);
-    ptac_parallel_for(0, ptac_parts(job.n_hidden, TILE_VECTORS * LANES),
-                      SHARED_WORK / (n_terms * TILE_VECTORS * LANES) + 1,
-                      lay_out_panels, &job);
+    if (!job.is_direct)
+        ptac_parallel_for(0, ptac_parts(job.n_hidden, TILE_VECTORS * LANES),
+                          SHARED_WORK / (n_terms * TILE_VECTORS * LANES) + 1,
+                          lay_out_panels, &job);
     ptac_parallel_for(0, job.n_tiles, SHARED_WORK / tile_work + 1, backward_tiles,
                       &job);
     add_up_bias(&job);

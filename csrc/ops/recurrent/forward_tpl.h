@@ -6,7 +6,7 @@
  * unfilled, the products with x come first, for all steps together.
  */
 #include "ops/recurrent/gates_tpl.h"
-#include "ops/recurrent/step_tiles_tpl.h"
+#include "ops/recurrent/direct_tpl.h"
 
 /* A call, the weights laid out, and where the sums of x are, if they are there. */
 typedef struct forward_job {
@@ -19,6 +19,7 @@ typedef struct forward_job {
     int64_t n_blocks; /* vectors of units */
     int64_t n_tiles;
     int n_gates;
+    bool is_direct;  /* there are no panels */
     float *x_panels; /* NULL: they lie in panels, before those of h of their block */
     float *panels;
     float *bias; /* a block's TILE_VECTORS: where its sums begin */
@@ -198,6 +199,28 @@ static void start_tile(const forward_job *job, const forward_place *place,
     }
 }
 
+/* The sums of gate v, of gru also those of n apart, of all rows of a tile. */
+TARGET static void direct_gate(const forward_job *job, int64_t block, int v,
+                               forward_tile *t)
+{
+    const ptac_view *in = job->call->inputs;
+    const int64_t n = job->n_hidden, u = block * LANES;
+    const int64_t unit = ptac_least(v, job->n_gates - 1) * n + u;
+    const bool is_gru = job->n_gates == PTAC_GRU_GATES;
+    const float *bias = job->bias + (block * TILE_VECTORS + v) * LANES;
+
+    for (int i = 0; i < t->tile.n; i++) {
+        const direct_terms of_x = {(const float *)in[PTAC_RECURRENT_W_IH].data +
+                                       unit * job->n_in,
+                                   t->tile.rows[i], job->n_in};
+        const direct_terms of_h = {
+            (const float *)in[PTAC_RECURRENT_W_HH].data + unit * n, t->states[i], n};
+
+        direct_sums(is_gru && v == 3 ? NULL : &of_x, is_gru && v == 2 ? NULL : &of_h,
+                    at_most_lanes(n - u), bias, SUM(t->tile.sums, i, v));
+    }
+}
+
 /* A block of units in a step, of tiles [begin, end), at most GROUP_TILES. */
 static void forward_group(const forward_job *job, const forward_place *place,
                           int64_t begin, int64_t end)
@@ -214,6 +237,13 @@ static void forward_group(const forward_job *job, const forward_place *place,
         if (take_rows_of(&tiles[n_tiles].tile, &job->steps, place->t, job->n_tiles,
                          tile_number(&job->steps, job->n_tiles, i)))
             start_tile(job, place, &tiles[n_tiles++]);
+    for (int v = 0; job->is_direct && v < TILE_VECTORS; v++)
+        for (int i = 0; i < n_tiles; i++)
+            direct_gate(job, place->block, v, &tiles[i]);
+    if (job->is_direct) {
+        tiles_units(job, place, tiles, n_tiles);
+        return;
+    }
     for (int64_t part = 0; part < n_parts; part++, p.begin = p.end) {
         const float *behind;
 
@@ -240,6 +270,17 @@ static void forward_tiles(int64_t begin, int64_t end, void *context)
             for (int64_t i = begin; i < end; i += GROUP_TILES)
                 forward_group(job, &p, i, ptac_least(end, i + GROUP_TILES));
     }
+}
+
+/* Blocks [begin, end) of the only step of few rows. */
+static void forward_blocks(int64_t begin, int64_t end, void *context)
+{
+    const forward_job *job = context;
+    forward_place p = {.block = begin};
+
+    for (; p.block < end; p.block++)
+        for (int64_t i = 0; i < job->n_tiles; i += GROUP_TILES)
+            forward_group(job, &p, i, ptac_least(job->n_tiles, i + GROUP_TILES));
 }
 
 /* The last states out of y: in the last step computed of each row. */
@@ -320,10 +361,12 @@ TARGET static void lay_out_blocks(int64_t begin, int64_t end, void *context)
         float *of_h =
             job->x_panels ? job->panels + block * n * width : of_x + job->n_in * width;
 
-        lay_out_units(call->inputs[PTAC_RECURRENT_W_IH].data, u, n, job->n_in,
-                      job->n_gates, of_x);
-        lay_out_units(call->inputs[PTAC_RECURRENT_W_HH].data, u, n, n, job->n_gates,
-                      of_h);
+        if (!job->is_direct) {
+            lay_out_units(call->inputs[PTAC_RECURRENT_W_IH].data, u, n, job->n_in,
+                          job->n_gates, of_x);
+            lay_out_units(call->inputs[PTAC_RECURRENT_W_HH].data, u, n, n, job->n_gates,
+                          of_h);
+        }
         for (int v = 0; v < TILE_VECTORS; v++) {
             const bool is_of_h = is_gru && v == 3, is_of_x = is_gru && v == 2;
 
@@ -358,6 +401,7 @@ static forward_job forward_job_of(const ptac_call *call)
         .n_blocks = ptac_parts(n_hidden, LANES),
         .n_tiles = count_tiles(steps.n_rows),
         .n_gates = ptac_recurrent_gates(call),
+        .is_direct = steps.n_all <= DIRECT_ROWS,
     };
 }
 
@@ -366,11 +410,13 @@ static ptac_status run_forward(const ptac_call *call)
     forward_job job = forward_job_of(call);
     const int64_t all_rows = job.steps.n_all;
     const int64_t width = job.n_gates * LANES;
-    const int64_t of_x = job.n_blocks * job.n_in * width;
-    const int64_t of_h = job.n_blocks * job.n_hidden * width;
+    const int64_t of_x = job.is_direct ? 0 : job.n_blocks * job.n_in * width;
+    const int64_t of_h = job.is_direct ? 0 : job.n_blocks * job.n_hidden * width;
+    const int64_t work = job.n_blocks * (job.n_in + job.n_hidden) * width;
     const int64_t of_row = job.n_blocks * TILE_VECTORS * LANES;
-    const bool is_apart = job.steps.n_rows < FEW && job.steps.n_steps > 1;
-    const int64_t tile_work = (of_x + of_h) * TILE_ROWS;
+    const bool is_apart =
+        !job.is_direct && job.steps.n_rows < FEW && job.steps.n_steps > 1;
+    const int64_t tile_work = work * TILE_ROWS;
     float *scratch =
         ptac_scratch_take(sizeof(float) * (size_t)(of_x + of_h + of_row +
                                                    (is_apart ? all_rows * of_row : 0)));
@@ -388,8 +434,14 @@ static ptac_status run_forward(const ptac_call *call)
         ptac_parallel_for(0, count_tiles(all_rows), SHARED_WORK / tile_work + 1,
                           sum_x_tiles, &job);
     }
-    ptac_parallel_for(0, job.n_tiles, SHARED_WORK / (tile_work * job.steps.n_steps) + 1,
-                      forward_tiles, &job);
+    if (job.is_direct && job.steps.n_steps == 1)
+        ptac_parallel_for(0, job.n_blocks,
+                          SHARED_WORK * job.n_blocks / (work * job.steps.n_rows) + 1,
+                          forward_blocks, &job);
+    else
+        ptac_parallel_for(0, job.n_tiles,
+                          SHARED_WORK / (tile_work * job.steps.n_steps) + 1,
+                          forward_tiles, &job);
     take_last(&job);
     ptac_scratch_give(scratch);
     return PTAC_OK;

@@ -87,6 +87,7 @@ typedef struct ptac_recurrent {
     bool is_reverse;       /* from the last step to the first */
     const int64_t *starts; /* n_steps + 1 numbers */
     int64_t n_steps;       /* where there are starts */
+    bool is_cell;          /* asked for as one step alone, as by nn.LSTMCell */
 } ptac_recurrent;
 
 /* The steps of a call, in time. */

@@ -10,13 +10,15 @@
 #include <string.h>
 
 /*
- * By rows, or packed, and whether a gradient is kept for: few rows leave tiles of the
- * products unfilled. work: multiply-adds; sizes: rows, terms and columns of a step's product.
+ * By rows, or packed, or a cell, which stock computes otherwise, and whether a gradient
+ * is kept for: few rows leave tiles of the products unfilled. work: multiply-adds;
+ * sizes: rows, terms and columns of a step's product.
  */
 enum {
     FEW_ROWS = 8,
     PACKED = 2,
-    N_KINDS = 3,
+    CELL = 3,
+    N_KINDS = 5,
 };
 
 static ptac_reason classify(const ptac_call *call, ptac_shape *shape)
@@ -29,16 +31,18 @@ static ptac_reason classify(const ptac_call *call, ptac_shape *shape)
 
     if (x->n_elements == 0 || n_hidden == 0)
         return PTAC_EMPTY;
-    shape->kind = (call->n_outputs > PTAC_RECURRENT_GATES ? N_KINDS : 0) +
-                  (params->starts ? PACKED : n_rows >= FEW_ROWS);
+    shape->kind =
+        (call->n_outputs > PTAC_RECURRENT_GATES ? N_KINDS : 0) +
+        (params->starts ? PACKED : (params->is_cell ? CELL : 0) + (n_rows >= FEW_ROWS));
     shape->work = x->sizes[0] * n_rows * (x->sizes[2] + n_hidden) * columns;
     return PTAC_TAKE;
 }
 
-PTAC_SHAPES(LSTM, classify, "few_rows", "rows", "packed", "few_rows_gradient",
-            "rows_gradient", "packed_gradient")
-PTAC_SHAPES(GRU, classify, "few_rows", "rows", "packed", "few_rows_gradient",
-            "rows_gradient", "packed_gradient")
+#define KINDS(end)                                                                     \
+    "few_rows" end, "rows" end, "packed" end, "cell_few_rows" end, "cell_rows" end
+
+PTAC_SHAPES(LSTM, classify, KINDS(""), KINDS("_gradient"))
+PTAC_SHAPES(GRU, classify, KINDS(""), KINDS("_gradient"))
 
 /* What forward has kept is no use to stock: its row has decided. */
 static ptac_reason classify_gradient(const ptac_call *call, ptac_shape *shape)

@@ -1,4 +1,4 @@
-"""``nn.LSTM`` and ``nn.GRU`` on the CPU, a layer in one direction.
+"""``nn.LSTM`` and ``nn.GRU`` on the CPU, a layer in one direction, and their cells.
 
 The gradient is timed with them: the row that runs forward decides.
 """
@@ -42,6 +42,20 @@ PACKED: tuple[Sizes, ...] = (
 )
 """Likewise, of which sequences have between one and all steps."""
 
+CELLS: tuple[tuple[int, int, int], ...] = (
+    (1, 16, 16),
+    (1, 64, 128),
+    (1, 256, 256),
+    (4, 64, 128),
+    (1, 512, 512),
+    (4, 256, 256),
+    (8, 16, 32),
+    (32, 64, 128),
+    (32, 256, 256),
+    (64, 512, 512),
+)
+"""Rows, inputs and units."""
+
 SLOW = ("scalar",)
 
 FEW_ROWS = 8
@@ -70,6 +84,36 @@ def cases() -> Iterator[Case]:
             variants = (partial(_training, cls, sizes, True),)
             kind = "packed_gradient"
             yield Case(op, kind, "float32", work, variants, with_ops, SLOW)
+        cell = nn.LSTMCell if op == "lstm" else nn.GRUCell
+        for n_rows, n_in, n_hidden in CELLS:
+            work = n_rows * (n_in + n_hidden) * n_gates * n_hidden
+            kind = "cell_rows" if n_rows >= FEW_ROWS else "cell_few_rows"
+            step = partial(_step, cell, (n_rows, n_in, n_hidden))
+            variants = (partial(step, False),)
+            yield Case(op, kind, "float32", work, variants, without_rows=SLOW)
+            variants = (partial(step, True),)
+            kind = f"{kind}_gradient"
+            yield Case(op, kind, "float32", work, variants, with_ops, SLOW)
+
+
+def _step(
+    cls: type[nn.RNNCellBase], sizes: tuple[int, int, int], has_gradient: bool
+) -> Call:
+    n_rows, n_in, n_hidden = sizes
+    module, x = cls(n_in, n_hidden), torch.randn(n_rows, n_in)
+    h = torch.randn(n_rows, n_hidden)
+    states = (h, torch.randn(n_rows, n_hidden)) if cls is nn.LSTMCell else h
+    wanted = list(module.parameters())
+    if has_gradient:
+        wanted.append(h.requires_grad_())
+
+    def run() -> Any:
+        with torch.set_grad_enabled(has_gradient):
+            found = module(x, states)
+        y = found[0] if isinstance(found, tuple) else found
+        return torch.autograd.grad(y.sum(), wanted) if has_gradient else y
+
+    return run
 
 
 def _lengths(sizes: Sizes) -> torch.Tensor:

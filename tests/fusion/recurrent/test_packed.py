@@ -181,20 +181,22 @@ def test_results_may_be_changed_in_place(name: str) -> None:
 
 @pytest.mark.parametrize("which", ["weight_ih_l0", "weight_hh_l0", "bias_hh_l0"])
 @pytest.mark.parametrize("is_packed", [True, False])
+@pytest.mark.parametrize("of_x", [True, False])
 @each
 def test_parameters_that_change_before_backward(
-    name: str, is_packed: bool, which: str
+    name: str, of_x: bool, is_packed: bool, which: str
 ) -> None:
     """An error, or the gradient as it was, where stock has the one or the other."""
 
     def run() -> Any:
         module = module_of(name)
-        x = X.clone().requires_grad_()
+        x = X.clone().requires_grad_(of_x)
         y, _ = module(packed(LENGTHS, x) if is_packed else x)
         y = y.data if is_packed else y
         with torch.no_grad():
             getattr(module, which).mul_(3)
-        return torch.autograd.grad(y.pow(2).sum(), [x, *module.parameters()])
+        wanted = [x, *module.parameters()][not of_x :]
+        return torch.autograd.grad(y.pow(2).sum(), wanted)
 
     stock = contract.said(run)
     with switching.accelerated(*OPS):

@@ -32,7 +32,7 @@ static ptac_reason read_tensors(PyObject *const *objects, int n, int n_needed,
     return PTAC_TAKE;
 }
 
-static bool run_layer(ptac_op op, bool is_reverse, bool keeps, at_tensor batch_sizes,
+static bool run_layer(ptac_op op, bool is_reverse, bool is_cell, at_tensor batch_sizes,
                       const at_tensor *tensors, at_tensor *made)
 {
     __attribute__((cleanup(ptac_packed_drop))) ptac_packed packed = {0};
@@ -47,8 +47,9 @@ static bool run_layer(ptac_op op, bool is_reverse, bool keeps, at_tensor batch_s
             ptac_view_of(tensors[i], &in[i]);
     }
     why = ptac_packed_read(batch_sizes, &packed);
+    packed.is_cell = is_cell;
     if (!why)
-        why = ptac_recurrent_read(op, is_reverse, keeps, &packed, in, &layer);
+        why = ptac_recurrent_read(op, is_reverse, true, &packed, in, &layer);
     if (why)
         ptac_refuse(op, why);
     row = why ? NULL : ptac_admit(&layer.call);
@@ -56,10 +57,9 @@ static bool run_layer(ptac_op op, bool is_reverse, bool keeps, at_tensor batch_s
 }
 
 /*
- * recurrent_layer(op, is_reverse, keeps, batch_sizes, x, w_ih, w_hh, h0, b_ih, b_hh,
- * c0) -> (y, hn, cn, gates, cells), the last two None unless it keeps them, cn and cells
- * None of gru; or None for stock. x is [steps, rows, numbers], or with batch_sizes [1,
- * rows of all steps, numbers].
+ * recurrent_layer(op, is_reverse, is_cell, batch_sizes, x, w_ih, w_hh, h0, b_ih, b_hh,
+ * c0) -> (y, hn, cn, gates, cells), cn and cells None of gru; or None for stock. x is
+ * [steps, rows, numbers], or with batch_sizes [1, rows of all steps, numbers].
  */
 PTAC_ARGS(recurrent_layer, 4 + PTAC_RECURRENT_N_INPUTS)
 {
@@ -84,9 +84,10 @@ PTAC_ARGS(recurrent_layer, 4 + PTAC_RECURRENT_N_INPUTS)
     const at_tensor tensors[PTAC_RECURRENT_N_INPUTS] = {
         given[0], given[1], given[2], given[4], given[5], given[3], given[6],
     };
-    const bool is_reverse = args[1] == Py_True, keeps = args[2] == Py_True;
+    const bool is_reverse = args[1] == Py_True, is_cell = args[2] == Py_True;
 
-    if (!PTAC_UNLOCKED(run_layer(op, is_reverse, keeps, batch_sizes, tensors, made.at)))
+    if (!PTAC_UNLOCKED(
+            run_layer(op, is_reverse, is_cell, batch_sizes, tensors, made.at)))
         Py_RETURN_NONE;
     return ptac_wrap_all(made.at, PTAC_RECURRENT_N_OUTPUTS);
 }

@@ -32,16 +32,6 @@ static bool is_bool(PyObject *object)
     return object == Py_True || object == Py_False;
 }
 
-/* Item i of a list or tuple, borrowed; NULL of anything else. */
-static PyObject *item(PyObject *items, Py_ssize_t i)
-{
-    if (PyList_CheckExact(items))
-        return i < PyList_Size(items) ? PyList_GetItem(items, i) : NULL;
-    if (PyTuple_CheckExact(items))
-        return i < PyTuple_Size(items) ? PyTuple_GetItem(items, i) : NULL;
-    return NULL;
-}
-
 /* A packed sequence's arguments have batch_sizes in second place, no batch_first. */
 static void sort_args(PyObject *const *given, PyObject **args)
 {
@@ -54,43 +44,13 @@ static void sort_args(PyObject *const *given, PyObject **args)
     args[BATCH_FIRST] = is_packed ? Py_False : given[BATCH_FIRST];
 }
 
-static Py_ssize_t n_items(PyObject *items)
-{
-    if (PyList_CheckExact(items))
-        return PyList_Size(items);
-    return PyTuple_CheckExact(items) ? PyTuple_Size(items) : -1;
-}
-
-static ptac_reason borrow(PyObject *object, at_tensor *tensor)
-{
-    if (!object)
-        return PTAC_ARGUMENT;
-    if (!ptac_is_plain(object))
-        return ptac_why_not_plain(object);
-    *tensor = ptac_borrow(object);
-    return PTAC_TAKE;
-}
-
-static ptac_reason read_states(PyObject *states, ptac_recurrent_sequence *q)
-{
-    ptac_reason why;
-
-    q->c = NULL;
-    if (q->op == PTAC_OP_GRU)
-        return borrow(states, &q->h);
-    if (n_items(states) != 2)
-        return PTAC_ARGUMENT;
-    why = borrow(item(states, 0), &q->h);
-    return why ? why : borrow(item(states, 1), &q->c);
-}
-
 static ptac_reason read_params(PyObject *const *args, ptac_recurrent_sequence *q)
 {
     const int n = args[HAS_BIASES] == Py_True ? 4 : 2;
     const int n_parts = q->n_layers * q->n_directions;
     ptac_reason why = PTAC_TAKE;
 
-    if (n_items(args[PARAMS]) != n_parts * n)
+    if (ptac_n_items(args[PARAMS]) != n_parts * n)
         return PTAC_ARGUMENT; /* with projections there are more */
     for (int i = 0; !why && i < n_parts; i++) {
         ptac_recurrent_weights *w = &q->weights[i];
@@ -99,7 +59,7 @@ static ptac_reason read_params(PyObject *const *args, ptac_recurrent_sequence *q
         for (int j = 0; !why && j < 4; j++) {
             *to[j] = NULL;
             if (j < n)
-                why = borrow(item(args[PARAMS], i * n + j), to[j]);
+                why = ptac_borrow_plain(ptac_item(args[PARAMS], i * n + j), to[j]);
         }
     }
     return why;
@@ -123,16 +83,16 @@ static ptac_reason read_args(PyObject *const *args, ptac_recurrent_sequence *q)
         n_layers > PTAC_RECURRENT_MOST_PARTS / q->n_directions)
         return PTAC_ARGUMENT;
     q->n_layers = (int)n_layers;
-    why = borrow(args[X], &q->x);
+    why = ptac_borrow_plain(args[X], &q->x);
     if (!why && args[BATCH_SIZES] != Py_None) {
         at_tensor batch_sizes = NULL;
 
-        why = borrow(args[BATCH_SIZES], &batch_sizes);
+        why = ptac_borrow_plain(args[BATCH_SIZES], &batch_sizes);
         if (!why)
             why = ptac_packed_read(batch_sizes, &q->packed);
     }
     if (!why)
-        why = read_states(args[STATES], q);
+        why = ptac_recurrent_states(q->op, args[STATES], &q->h, &q->c);
     return why ? why : read_params(args, q);
 }
 
@@ -155,20 +115,16 @@ static ptac_reason read_dropout(PyObject *const *args, const ptac_recurrent_sequ
 /* Parameters first: they usually want one. */
 static int wants_gradient(PyObject *const *args)
 {
-    const Py_ssize_t n = n_items(args[PARAMS]);
+    const Py_ssize_t n = ptac_n_items(args[PARAMS]);
     int wants = 0;
 
     if (!T.aoti_torch_grad_mode_is_enabled())
         return 0;
     for (Py_ssize_t i = 0; !wants && i < n; i++)
-        wants = ptac_requires_grad(item(args[PARAMS], i));
+        wants = ptac_requires_grad(ptac_item(args[PARAMS], i));
     if (!wants)
         wants = ptac_requires_grad(args[X]);
-    if (!wants && n_items(args[STATES]) < 0)
-        wants = ptac_requires_grad(args[STATES]);
-    for (Py_ssize_t i = 0; !wants && i < n_items(args[STATES]); i++)
-        wants = ptac_requires_grad(item(args[STATES], i));
-    return wants;
+    return wants ? wants : ptac_recurrent_wants(args[STATES]);
 }
 
 static PyObject *in_python(ptac_op op, PyObject *const *args)
@@ -190,22 +146,6 @@ static PyObject *all_layers(const ptac_recurrent_sequence *q)
     if (!PTAC_UNLOCKED(ptac_recurrent_all(q, made.at)))
         Py_RETURN_NONE;
     return ptac_wrap_all(made.at, q->op == PTAC_OP_GRU ? 2 : 3);
-}
-
-/* States may be expanded, or views with gaps: they are small, and a copy is made. */
-static ptac_reason make_dense(at_tensor *state, at_tensor *copy)
-{
-    ptac_view view;
-
-    if (!*state)
-        return PTAC_TAKE;
-    ptac_view_of(*state, &view);
-    if (ptac_view_is_contiguous(&view))
-        return PTAC_TAKE;
-    if (at_contiguous(at_share(*state), false, copy))
-        return PTAC_MEMORY;
-    *state = *copy;
-    return PTAC_TAKE;
 }
 
 static void drop_packed(ptac_recurrent_sequence *q)
@@ -230,9 +170,9 @@ static PyObject *try_recurrent(ptac_op op, PyObject *const *given)
     if (!why)
         why = read_dropout(args, &q, &drops);
     if (!why)
-        why = make_dense(&q.h, &h);
+        why = ptac_dense_state(&q.h, &h);
     if (!why)
-        why = make_dense(&q.c, &c);
+        why = ptac_dense_state(&q.c, &c);
     if (!why)
         wants = wants_gradient(args);
     if (!why && wants >= 0)

@@ -58,7 +58,7 @@ static ptac_reason read(const ptac_recurrent_gradients *g, through_steps *steps)
     ptac_reason why = PTAC_TAKE;
 
     steps->params =
-        (ptac_recurrent){g->is_reverse, g->packed->starts, g->packed->n_steps};
+        (ptac_recurrent){g->is_reverse, g->packed->starts, g->packed->n_steps, false};
     steps->call = (ptac_call){
         .op = gru ? PTAC_OP_GRU_BACKWARD : PTAC_OP_LSTM_BACKWARD,
         .n_inputs = PTAC_RECURRENT_GRAD_N_INPUTS,

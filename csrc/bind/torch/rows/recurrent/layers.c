@@ -49,7 +49,8 @@ ptac_reason ptac_recurrent_read(ptac_op op, bool is_reverse, bool keeps,
     const ptac_view *x = &inputs[PTAC_RECURRENT_X];
     const ptac_view *w = &inputs[PTAC_RECURRENT_W_HH];
 
-    layer->params = (ptac_recurrent){is_reverse, packed->starts, packed->n_steps};
+    layer->params =
+        (ptac_recurrent){is_reverse, packed->starts, packed->n_steps, packed->is_cell};
     layer->call = (ptac_call){
         .op = op,
         .n_inputs = PTAC_RECURRENT_N_INPUTS,

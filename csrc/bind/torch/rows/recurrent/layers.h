@@ -19,8 +19,12 @@ typedef struct ptac_recurrent_weights {
     at_tensor w_ih, w_hh, b_ih, b_hh;
 } ptac_recurrent_weights;
 
-/* The steps of a packed sequence, see ptac_recurrent; without starts it is padded. */
+/*
+ * The steps of a packed sequence, see ptac_recurrent; without starts it is padded, or
+ * one step alone.
+ */
 typedef struct ptac_packed {
+    bool is_cell;
     int64_t *starts;
     int64_t n_steps;
 } ptac_packed;
