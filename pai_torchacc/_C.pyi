@@ -147,13 +147,16 @@ def rms_norm_gradient(
     /,
 ) -> tuple[Tensor | None, Tensor | None] | None: ...
 
-# Arguments as torch.lstm() and torch.gru() have them.
+# Arguments as torch.lstm(), gru(), lstm_cell() and gru_cell() have them.
 def lstm(*args: Any) -> tuple[Tensor, Tensor, Tensor] | None: ...
 def gru(*args: Any) -> tuple[Tensor, Tensor] | None: ...
+def lstm_cell(*args: Any) -> tuple[Tensor, Tensor] | None: ...
+def gru_cell(*args: Any) -> Tensor | None: ...
 def recurrent_layer(
     op: str,
     is_reverse: bool,
-    keeps: bool,
+    is_cell: bool,
+    batch_sizes: _Opt,
     x: Tensor,
     w_ih: Tensor,
     w_hh: Tensor,
@@ -168,6 +171,7 @@ def recurrent_backward(
     is_reverse: bool,
     wants_x: bool,
     wants_w: bool,
+    batch_sizes: _Opt,
     x: Tensor,
     w_ih: Tensor,
     w_hh: Tensor,

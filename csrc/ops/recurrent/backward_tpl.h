@@ -12,15 +12,17 @@ typedef struct backward_job {
     const float *first, *states, *gates, *grad_y;
     float *of_sums, *of_hidden, *of_h, *of_c; /* of_hidden: what goes through w_hh */
     int64_t grad_step, grad_row;              /* strides of grad_y */
-    int64_t n_steps, n_rows, n_hidden, n_tiles;
+    ptac_recurrent_steps steps;
+    int64_t n_hidden, n_tiles;
     int n_gates;
+    bool is_direct; /* there are no panels */
     float *panels;
     float *bias; /* of n_gates n_hidden, and of gru as many again */
 } backward_job;
 
 /* Of a tile in a step. */
 typedef struct backward_place {
-    int64_t s, t;
+    int64_t t;      /* the step */
     int64_t number; /* of the tile */
     tile *tile;
 } backward_place;
@@ -131,15 +133,17 @@ INLINE void tile_gradients(const backward_job *job, const backward_place *p, int
     for (int i = 0; i < TILE_VECTORS; i++)
         bias[i] = hidden_bias[i] = v_zero();
     for (int i = 0; i < p->tile->n; i++) {
-        const int64_t row = p->tile->first + i, at = p->t * job->n_rows + row;
-        const int64_t before =
-            ptac_recurrent_step(job->call, p->s - 1, job->n_steps) * job->n_rows + row;
+        const int64_t row = p->tile->first + i;
+        const int64_t at = ptac_recurrent_at(&job->steps, p->t, row);
+        const int64_t before = ptac_recurrent_beside(&job->steps, p->t, row, false);
+        const int64_t grad_at = job->steps.starts
+                                    ? at * job->grad_row
+                                    : p->t * job->grad_step + row * job->grad_row;
         const backward_units units = {
             .kept = job->gates + at * PTAC_RECURRENT_KEPT * n + u,
-            .before = p->s ? job->states + before * n + u : job->first + row * n + u,
-            .grad_y = job->grad_y ? job->grad_y + p->t * job->grad_step +
-                                        row * job->grad_row + u
-                                  : NULL,
+            .before =
+                before >= 0 ? job->states + before * n + u : job->first + row * n + u,
+            .grad_y = job->grad_y ? job->grad_y + grad_at + u : NULL,
             .at = at,
             .row = row,
             .u = u,
@@ -195,36 +199,43 @@ static void store_sums(const backward_job *job, int64_t u, const tile *t)
                (size_t)n * sizeof(float));
 }
 
-/* What goes through w_hh, of at most GROUP_TILES tiles in a step. */
-static void backward_group(const backward_job *job, backward_place *p, int64_t first,
-                           int n_tiles)
+/* What goes through w_hh in a step, of tiles [begin, end), at most GROUP_TILES. */
+static void backward_group(const backward_job *job, backward_place *p, int64_t begin,
+                           int64_t end)
 {
     tile tiles[GROUP_TILES];
+    const float *w = job->call->inputs[PTAC_RECURRENT_GRAD_W_HH].data;
     const int64_t n = job->n_hidden, n_terms = job->n_gates * n;
+    int n_tiles = 0;
 
-    for (int i = 0; i < n_tiles; i++) {
-        tile *t = &tiles[i];
+    for (int64_t i = begin; i < end; i++) {
+        tile *t = &tiles[n_tiles];
 
         p->tile = t;
-        p->number = first + i;
-        take_rows(t, job->n_rows, job->n_tiles, p->number);
+        p->number = tile_number(&job->steps, job->n_tiles, i);
+        if (!take_rows_of(t, &job->steps, p->t, job->n_tiles, p->number))
+            continue;
+        n_tiles++;
         if (job->n_gates == PTAC_GRU_GATES)
             gru_tile_gradients(job, p);
         else
             lstm_tile_gradients(job, p);
         for (int j = 0; j < t->n; j++)
-            t->rows[j] = job->of_hidden + (p->t * job->n_rows + t->first + j) * n_terms;
+            t->rows[j] = job->of_hidden +
+                         ptac_recurrent_at(&job->steps, p->t, t->first + j) * n_terms;
     }
     for (int64_t u = 0; u < n; u += TILE_VECTORS * LANES) {
         const int n_vectors = panel_vectors(n, u);
 
         for (int i = 0; i < n_tiles; i++)
             start_sums(job, u, &tiles[i]);
-        add_terms(tiles, n_tiles, job->panels + u * n_terms, n_terms, n_vectors,
-                  n_vectors - 1,
-                  job->panels + (u + TILE_VECTORS * LANES < n
-                                     ? (u + TILE_VECTORS * LANES) * n_terms
-                                     : 0));
+        for (int i = 0; job->is_direct && i < n_tiles; i++)
+            add_columns(w + u, n, n - u, n_terms, &tiles[i]);
+        if (!job->is_direct)
+            add_terms(tiles, n_tiles, job->panels + u * n_terms, n_terms, n_vectors,
+                      job->panels + (u + TILE_VECTORS * LANES < n
+                                         ? (u + TILE_VECTORS * LANES) * n_terms
+                                         : 0));
         for (int i = 0; i < n_tiles; i++)
             store_sums(job, u, &tiles[i]);
     }
@@ -234,12 +245,12 @@ static void backward_group(const backward_job *job, backward_place *p, int64_t f
 static void backward_tiles(int64_t begin, int64_t end, void *context)
 {
     const backward_job *job = context;
-    backward_place p = {.s = job->n_steps - 1};
 
-    for (; p.s >= 0; p.s--) {
-        p.t = ptac_recurrent_step(job->call, p.s, job->n_steps);
+    for (int64_t s = job->steps.n_steps - 1; s >= 0; s--) {
+        backward_place p = {.t = ptac_recurrent_step(&job->steps, s)};
+
         for (int64_t i = begin; i < end; i += GROUP_TILES)
-            backward_group(job, &p, i, (int)ptac_least(end - i, GROUP_TILES));
+            backward_group(job, &p, i, ptac_least(end, i + GROUP_TILES));
     }
 }
 
@@ -296,6 +307,7 @@ static backward_job backward_job_of(const ptac_call *call)
     const ptac_view *grad_y = &call->inputs[PTAC_RECURRENT_GRAD_Y];
     const ptac_view *out = call->outputs;
     const int n_gates = ptac_recurrent_gates(call);
+    const ptac_recurrent_steps steps = ptac_recurrent_steps_of(call, gates);
 
     return (backward_job){
         .call = call,
@@ -311,11 +323,11 @@ static backward_job backward_job_of(const ptac_call *call)
                          .data,
         .of_h = out[PTAC_RECURRENT_OF_H0].data,
         .of_c = out[PTAC_RECURRENT_OF_C0].data,
-        .n_steps = gates->sizes[0],
-        .n_rows = gates->sizes[1],
+        .steps = steps,
         .n_hidden = call->inputs[PTAC_RECURRENT_GRAD_W_HH].sizes[1],
-        .n_tiles = count_tiles(gates->sizes[1]),
+        .n_tiles = count_tiles(steps.n_rows),
         .n_gates = n_gates,
+        .is_direct = steps.n_all <= DIRECT_ROWS,
     };
 }
 
@@ -324,23 +336,24 @@ static ptac_status run_backward(const ptac_call *call)
     backward_job job = backward_job_of(call);
     const int64_t n_terms = job.n_gates * job.n_hidden;
     const int64_t width = ptac_parts(job.n_hidden, LANES) * LANES;
+    const int64_t of_panels = job.is_direct ? 0 : width * n_terms;
     const int64_t of_bias = job.n_tiles * bias_width(&job);
-    const int64_t tile_work = n_terms * width * TILE_ROWS * job.n_steps;
-    float *scratch =
-        ptac_scratch_take(sizeof(float) * (size_t)(width * n_terms + of_bias));
+    const int64_t tile_work = n_terms * width * TILE_ROWS * job.steps.n_steps;
+    float *scratch = ptac_scratch_take(sizeof(float) * (size_t)(of_panels + of_bias));
 
     if (!scratch)
         return PTAC_FAILED;
     job.panels = scratch;
-    job.bias = scratch + width * n_terms;
+    job.bias = scratch + of_panels;
     memset(job.bias, 0, (size_t)of_bias * sizeof(float));
     start_from(&call->inputs[PTAC_RECURRENT_GRAD_HN],
                &call->outputs[PTAC_RECURRENT_OF_H0]);
     start_from(&call->inputs[PTAC_RECURRENT_GRAD_CN],
                &call->outputs[PTAC_RECURRENT_OF_C0]);
-    ptac_parallel_for(0, ptac_parts(job.n_hidden, TILE_VECTORS * LANES),
-                      SHARED_WORK / (n_terms * TILE_VECTORS * LANES) + 1,
-                      lay_out_panels, &job);
+    if (!job.is_direct)
+        ptac_parallel_for(0, ptac_parts(job.n_hidden, TILE_VECTORS * LANES),
+                          SHARED_WORK / (n_terms * TILE_VECTORS * LANES) + 1,
+                          lay_out_panels, &job);
     ptac_parallel_for(0, job.n_tiles, SHARED_WORK / tile_work + 1, backward_tiles,
                       &job);
     add_up_bias(&job);

@@ -6,7 +6,7 @@
  * unfilled, the products with x come first, for all steps together.
  */
 #include "ops/recurrent/gates_tpl.h"
-#include "ops/recurrent/tiles_tpl.h"
+#include "ops/recurrent/direct_tpl.h"
 
 /* A call, the weights laid out, and where the sums of x are, if they are there. */
 typedef struct forward_job {
@@ -14,18 +14,21 @@ typedef struct forward_job {
     const float *x, *h0, *c0;
     float *y, *hn, *cn, *gates, *cells;
     int64_t x_step, x_row;
-    int64_t n_steps, n_rows, n_in, n_hidden;
+    int64_t n_in, n_hidden;
+    ptac_recurrent_steps steps;
     int64_t n_blocks; /* vectors of units */
     int64_t n_tiles;
     int n_gates;
-    float *x_panels, *h_panels;
+    bool is_direct;  /* there are no panels */
+    float *x_panels; /* NULL: they lie in panels, before those of h of their block */
+    float *panels;
     float *bias; /* a block's TILE_VECTORS: where its sums begin */
     float *sums; /* of x, for each row of each step its blocks; NULL: not there */
 } forward_job;
 
 /* Of some tiles in a step. */
 typedef struct forward_place {
-    int64_t s, t, before; /* number of the step; it, and the one before, in time */
+    int64_t t; /* the step */
     int64_t block;
 } forward_place;
 
@@ -39,7 +42,7 @@ typedef struct forward_units {
     int64_t at;  /* of all steps' rows */
     int64_t u;
     int n;
-    bool is_first, is_last;
+    bool is_first;
 } forward_units;
 
 /* A gradient is as exact as 1 - tanh^2: where it is kept for, tanh is, too. */
@@ -60,8 +63,6 @@ INLINE void store_kept(const forward_job *job, const forward_units *p, const vec
 INLINE void store_h(const forward_job *job, const forward_units *p, vec h)
 {
     v_store_first(job->y + p->at * job->n_hidden + p->u, h, p->n);
-    if (p->is_last)
-        v_store_first(job->hn + p->row * job->n_hidden + p->u, h, p->n);
 }
 
 INLINE void lstm_units(const forward_job *job, const forward_units *p, const vec *sums,
@@ -97,12 +98,15 @@ INLINE void gru_units(const forward_job *job, const forward_units *p, const floa
         store_kept(job, p, kept);
 }
 
-static inline const float *x_of(const forward_job *job, int64_t t, int64_t row)
+/* at: of all steps' rows; t, row: the same place. */
+static inline const float *x_of(const forward_job *job, int64_t at, int64_t t,
+                                int64_t row)
 {
-    return job->x + t * job->x_step + row * job->x_row;
+    return job->steps.starts ? job->x + at * job->x_row
+                             : job->x + t * job->x_step + row * job->x_row;
 }
 
-static inline const float *x_panel(const forward_job *job, int64_t block)
+static inline float *x_panel(const forward_job *job, int64_t block)
 {
     return job->x_panels + block * job->n_in * job->n_gates * LANES;
 }
@@ -119,39 +123,38 @@ INLINE void load_sums(const float *from, vec sums[TILE_VECTORS])
         sums[v] = v_load(from + v * LANES);
 }
 
-INLINE void lstm_tile(const forward_job *job, const tile *t, forward_units *p,
+INLINE void lstm_tile(const forward_job *job, const forward_tile *t, forward_units *p,
                       bool keeps)
 {
-    for (int i = 0; i < t->n; i++, p->row++, p->at++) {
+    for (int i = 0; i < t->tile.n; i++, p->row++, p->at++) {
         vec sums[TILE_VECTORS];
 
-        load_sums(SUM(t->sums, i, 0), sums);
+        p->is_first = t->is_first[i];
+        load_sums(SUM(t->tile.sums, i, 0), sums);
         lstm_units(job, p, sums, keeps);
     }
 }
 
-INLINE void gru_tile(const forward_job *job, const tile *t, forward_units *p,
+INLINE void gru_tile(const forward_job *job, const forward_tile *t, forward_units *p,
                      bool keeps)
 {
-    for (int i = 0; i < t->n; i++, p->row++, p->at++) {
+    for (int i = 0; i < t->tile.n; i++, p->row++, p->at++) {
         vec sums[TILE_VECTORS];
 
-        load_sums(SUM(t->sums, i, 0), sums);
-        gru_units(job, p, t->rows[i], sums, keeps);
+        load_sums(SUM(t->tile.sums, i, 0), sums);
+        gru_units(job, p, t->states[i], sums, keeps);
     }
 }
 
 /* The states of a tile; n is a constant where the block is full, and keeps always. */
 INLINE void tile_units(const forward_job *job, const forward_place *place,
-                       const tile *t, int n, bool keeps)
+                       const forward_tile *t, int n, bool keeps)
 {
     forward_units p = {
-        .row = t->first,
-        .at = place->t * job->n_rows + t->first,
+        .row = t->tile.first,
+        .at = ptac_recurrent_at(&job->steps, place->t, t->tile.first),
         .u = place->block * LANES,
         .n = n,
-        .is_first = place->s == 0,
-        .is_last = place->s == job->n_steps - 1,
     };
 
     if (job->n_gates == PTAC_LSTM_GATES)
@@ -161,7 +164,7 @@ INLINE void tile_units(const forward_job *job, const forward_place *place,
 }
 
 TARGET static void tiles_units(const forward_job *job, const forward_place *place,
-                               const tile *tiles, int n_tiles)
+                               const forward_tile *tiles, int n_tiles)
 {
     const int64_t n = job->n_hidden - place->block * LANES;
 
@@ -177,53 +180,81 @@ TARGET static void tiles_units(const forward_job *job, const forward_place *plac
     }
 }
 
-/* Rows of x, and the sums with which a tile begins. */
-TARGET static void start_tile(const forward_job *job, const forward_place *place,
-                              tile *t)
+/* The rows whose terms a tile adds up, and where its sums begin. */
+static void start_tile(const forward_job *job, const forward_place *place,
+                       forward_tile *t)
 {
     const float *bias = job->bias + place->block * TILE_VECTORS * LANES;
-    const int64_t at = place->t * job->n_rows + t->first;
 
-    for (int i = 0; i < t->n; i++) {
-        t->rows[i] = x_of(job, place->t, t->first + i);
-        memcpy(SUM(t->sums, i, 0),
-               job->sums ? sums_of(job, at + i, place->block) : bias,
-               TILE_VECTORS * LANES * sizeof(float));
+    for (int i = 0; i < t->tile.n; i++) {
+        const int64_t row = t->tile.first + i;
+        const int64_t at = ptac_recurrent_at(&job->steps, place->t, row);
+        const int64_t before = ptac_recurrent_beside(&job->steps, place->t, row, false);
+
+        t->tile.rows[i] = x_of(job, at, place->t, row);
+        t->starts[i] = job->sums ? sums_of(job, at, place->block) : bias;
+        t->states[i] = before >= 0 ? job->y + before * job->n_hidden
+                                   : job->h0 + row * job->n_hidden;
+        t->is_first[i] = before < 0;
     }
 }
 
-static void take_states(const forward_job *job, const forward_place *place, tile *t)
+/* The sums of gate v, of gru also those of n apart, of all rows of a tile. */
+TARGET static void direct_gate(const forward_job *job, int64_t block, int v,
+                               forward_tile *t)
 {
-    for (int i = 0; i < t->n; i++) {
-        const int64_t row = t->first + i;
+    const ptac_view *in = job->call->inputs;
+    const int64_t n = job->n_hidden, u = block * LANES;
+    const int64_t unit = ptac_least(v, job->n_gates - 1) * n + u;
+    const bool is_gru = job->n_gates == PTAC_GRU_GATES;
+    const float *bias = job->bias + (block * TILE_VECTORS + v) * LANES;
 
-        t->rows[i] = place->s
-                         ? job->y + (place->before * job->n_rows + row) * job->n_hidden
-                         : job->h0 + row * job->n_hidden;
+    for (int i = 0; i < t->tile.n; i++) {
+        const direct_terms of_x = {(const float *)in[PTAC_RECURRENT_W_IH].data +
+                                       unit * job->n_in,
+                                   t->tile.rows[i], job->n_in};
+        const direct_terms of_h = {
+            (const float *)in[PTAC_RECURRENT_W_HH].data + unit * n, t->states[i], n};
+
+        direct_sums(is_gru && v == 3 ? NULL : &of_x, is_gru && v == 2 ? NULL : &of_h,
+                    at_most_lanes(n - u), bias, SUM(t->tile.sums, i, v));
     }
 }
 
-/* A block of units of at most GROUP_TILES tiles in a step. */
+/* A block of units in a step, of tiles [begin, end), at most GROUP_TILES. */
 static void forward_group(const forward_job *job, const forward_place *place,
-                          int64_t first, int n_tiles)
+                          int64_t begin, int64_t end)
 {
-    tile tiles[GROUP_TILES];
-    const int64_t width = job->n_gates * LANES;
-    const int64_t next = (place->block + 1) % job->n_blocks;
-    const float *h_panels = job->h_panels + place->block * job->n_hidden * width;
+    forward_tile tiles[GROUP_TILES];
+    const int64_t n_x = job->sums ? 0 : job->n_in, n_terms = n_x + job->n_hidden;
+    const int64_t width = job->n_gates * LANES, per_block = n_terms * width;
+    const int64_t n_parts = ptac_parts(n_terms, STEP_TERMS);
+    const add_step_part_fn *add = add_step_part_fns[job->n_gates == PTAC_GRU_GATES];
+    part_terms p = {.panel = job->panels + place->block * per_block};
+    int n_tiles = 0;
 
-    for (int i = 0; i < n_tiles; i++) {
-        take_rows(&tiles[i], job->n_rows, job->n_tiles, first + i);
-        start_tile(job, place, &tiles[i]);
+    for (int64_t i = begin; i < end; i++)
+        if (take_rows_of(&tiles[n_tiles].tile, &job->steps, place->t, job->n_tiles,
+                         tile_number(&job->steps, job->n_tiles, i)))
+            start_tile(job, place, &tiles[n_tiles++]);
+    for (int v = 0; job->is_direct && v < TILE_VECTORS; v++)
+        for (int i = 0; i < n_tiles; i++)
+            direct_gate(job, place->block, v, &tiles[i]);
+    if (job->is_direct) {
+        tiles_units(job, place, tiles, n_tiles);
+        return;
     }
-    if (!job->sums)
-        add_terms(tiles, n_tiles, x_panel(job, place->block), job->n_in, job->n_gates,
-                  job->n_gates - 1, h_panels);
-    for (int i = 0; i < n_tiles; i++)
-        take_states(job, place, &tiles[i]);
-    add_terms(tiles, n_tiles, h_panels, job->n_hidden, job->n_gates, TILE_VECTORS - 1,
-              job->sums ? job->h_panels + next * job->n_hidden * width
-                        : x_panel(job, next));
+    for (int64_t part = 0; part < n_parts; part++, p.begin = p.end) {
+        const float *behind;
+
+        p.end = (part + 1) * n_terms / n_parts;
+        behind = p.panel + (p.end - p.begin) * width;
+        p.next = part < n_parts - 1 || place->block < job->n_blocks - 1 ? behind
+                                                                        : job->panels;
+        for (int i = 0; i < n_tiles; i++, p.next += (p.end - p.begin) * LINE)
+            add[tiles[i].tile.n - 1](&tiles[i], &p, n_x);
+        p.panel = behind;
+    }
     tiles_units(job, place, tiles, n_tiles);
 }
 
@@ -231,13 +262,39 @@ static void forward_group(const forward_job *job, const forward_place *place,
 static void forward_tiles(int64_t begin, int64_t end, void *context)
 {
     const forward_job *job = context;
-    forward_place p = {.s = 0};
 
-    for (; p.s < job->n_steps; p.s++, p.before = p.t) {
-        p.t = ptac_recurrent_step(job->call, p.s, job->n_steps);
-        for (p.block = 0; p.block < job->n_blocks; p.block++)
+    for (int64_t s = 0; s < job->steps.n_steps; s++) {
+        forward_place p = {.t = ptac_recurrent_step(&job->steps, s)};
+
+        for (; p.block < job->n_blocks; p.block++)
             for (int64_t i = begin; i < end; i += GROUP_TILES)
-                forward_group(job, &p, i, (int)ptac_least(end - i, GROUP_TILES));
+                forward_group(job, &p, i, ptac_least(end, i + GROUP_TILES));
+    }
+}
+
+/* Blocks [begin, end) of the only step of few rows. */
+static void forward_blocks(int64_t begin, int64_t end, void *context)
+{
+    const forward_job *job = context;
+    forward_place p = {.block = begin};
+
+    for (; p.block < end; p.block++)
+        for (int64_t i = 0; i < job->n_tiles; i += GROUP_TILES)
+            forward_group(job, &p, i, ptac_least(job->n_tiles, i + GROUP_TILES));
+}
+
+/* The last states out of y: in the last step computed of each row. */
+static void take_last(const forward_job *job)
+{
+    const ptac_recurrent_steps *steps = &job->steps;
+    int64_t t = steps->is_reverse ? 0 : steps->n_steps - 1;
+
+    for (int64_t row = 0; row < steps->n_rows; row++) {
+        while (!steps->is_reverse && row >= ptac_recurrent_rows(steps, t))
+            t--;
+        memcpy(job->hn + row * job->n_hidden,
+               job->y + ptac_recurrent_at(steps, t, row) * job->n_hidden,
+               (size_t)job->n_hidden * sizeof(float));
     }
 }
 
@@ -245,23 +302,23 @@ static void forward_tiles(int64_t begin, int64_t end, void *context)
 static void sum_x_group(const forward_job *job, int64_t block, int64_t begin,
                         int n_tiles)
 {
-    const int64_t n_rows = job->n_steps * job->n_rows;
+    const int64_t n_rows = job->steps.n_rows, n_all = job->steps.n_all;
     tile tiles[GROUP_TILES];
 
     for (int i = 0; i < n_tiles; i++) {
         tile *t = &tiles[i];
 
-        take_rows(t, n_rows, count_tiles(n_rows), begin + i);
+        take_rows(t, n_all, count_tiles(n_all), begin + i);
         for (int j = 0; j < t->n; j++) {
             const int64_t at = t->first + j;
 
-            t->rows[j] = x_of(job, at / job->n_rows, at % job->n_rows);
+            t->rows[j] = x_of(job, at, at / n_rows, at % n_rows);
             memcpy(SUM(t->sums, j, 0), job->bias + block * TILE_VECTORS * LANES,
                    TILE_VECTORS * LANES * sizeof(float));
         }
     }
     add_terms(tiles, n_tiles, x_panel(job, block), job->n_in, job->n_gates,
-              job->n_gates - 1, x_panel(job, block));
+              x_panel(job, block));
     for (int i = 0; i < n_tiles; i++)
         for (int j = 0; j < tiles[i].n; j++)
             memcpy(sums_of(job, tiles[i].first + j, block), SUM(tiles[i].sums, j, 0),
@@ -299,11 +356,17 @@ TARGET static void lay_out_blocks(int64_t begin, int64_t end, void *context)
         const int n_units = at_most_lanes(n - u);
         const bool is_gru = job->n_gates == PTAC_GRU_GATES;
         float *bias = job->bias + block * TILE_VECTORS * LANES;
+        float *of_x = job->x_panels ? x_panel(job, block)
+                                    : job->panels + block * (job->n_in + n) * width;
+        float *of_h =
+            job->x_panels ? job->panels + block * n * width : of_x + job->n_in * width;
 
-        lay_out_units(call->inputs[PTAC_RECURRENT_W_IH].data, u, n, job->n_in,
-                      job->n_gates, job->x_panels + block * job->n_in * width);
-        lay_out_units(call->inputs[PTAC_RECURRENT_W_HH].data, u, n, n, job->n_gates,
-                      job->h_panels + block * n * width);
+        if (!job->is_direct) {
+            lay_out_units(call->inputs[PTAC_RECURRENT_W_IH].data, u, n, job->n_in,
+                          job->n_gates, of_x);
+            lay_out_units(call->inputs[PTAC_RECURRENT_W_HH].data, u, n, n, job->n_gates,
+                          of_h);
+        }
         for (int v = 0; v < TILE_VECTORS; v++) {
             const bool is_of_h = is_gru && v == 3, is_of_x = is_gru && v == 2;
 
@@ -318,6 +381,7 @@ static forward_job forward_job_of(const ptac_call *call)
 {
     const ptac_view *x = &call->inputs[PTAC_RECURRENT_X];
     const int64_t n_hidden = call->inputs[PTAC_RECURRENT_W_HH].sizes[1];
+    const ptac_recurrent_steps steps = ptac_recurrent_steps_of(call, x);
 
     return (forward_job){
         .call = call,
@@ -331,34 +395,36 @@ static forward_job forward_job_of(const ptac_call *call)
         .cells = call->outputs[PTAC_RECURRENT_CELLS].data,
         .x_step = x->strides[0],
         .x_row = x->strides[1],
-        .n_steps = x->sizes[0],
-        .n_rows = x->sizes[1],
         .n_in = x->sizes[2],
         .n_hidden = n_hidden,
+        .steps = steps,
         .n_blocks = ptac_parts(n_hidden, LANES),
-        .n_tiles = count_tiles(x->sizes[1]),
+        .n_tiles = count_tiles(steps.n_rows),
         .n_gates = ptac_recurrent_gates(call),
+        .is_direct = steps.n_all <= DIRECT_ROWS,
     };
 }
 
 static ptac_status run_forward(const ptac_call *call)
 {
     forward_job job = forward_job_of(call);
-    const int64_t all_rows = job.n_steps * job.n_rows;
+    const int64_t all_rows = job.steps.n_all;
     const int64_t width = job.n_gates * LANES;
-    const int64_t of_x = job.n_blocks * job.n_in * width;
-    const int64_t of_h = job.n_blocks * job.n_hidden * width;
+    const int64_t of_x = job.is_direct ? 0 : job.n_blocks * job.n_in * width;
+    const int64_t of_h = job.is_direct ? 0 : job.n_blocks * job.n_hidden * width;
+    const int64_t work = job.n_blocks * (job.n_in + job.n_hidden) * width;
     const int64_t of_row = job.n_blocks * TILE_VECTORS * LANES;
-    const bool is_apart = job.n_rows < FEW && job.n_steps > 1;
-    const int64_t tile_work = (of_x + of_h) * TILE_ROWS;
+    const bool is_apart =
+        !job.is_direct && job.steps.n_rows < FEW && job.steps.n_steps > 1;
+    const int64_t tile_work = work * TILE_ROWS;
     float *scratch =
         ptac_scratch_take(sizeof(float) * (size_t)(of_x + of_h + of_row +
                                                    (is_apart ? all_rows * of_row : 0)));
 
     if (!scratch)
         return PTAC_FAILED;
-    job.x_panels = scratch;
-    job.h_panels = scratch + of_x;
+    job.x_panels = is_apart ? scratch : NULL;
+    job.panels = is_apart ? scratch + of_x : scratch;
     job.bias = scratch + of_x + of_h;
     ptac_parallel_for(0, job.n_blocks,
                       SHARED_WORK / (4 * (job.n_in + job.n_hidden) * width) + 1,
@@ -368,8 +434,15 @@ static ptac_status run_forward(const ptac_call *call)
         ptac_parallel_for(0, count_tiles(all_rows), SHARED_WORK / tile_work + 1,
                           sum_x_tiles, &job);
     }
-    ptac_parallel_for(0, job.n_tiles, SHARED_WORK / (tile_work * job.n_steps) + 1,
-                      forward_tiles, &job);
+    if (job.is_direct && job.steps.n_steps == 1)
+        ptac_parallel_for(0, job.n_blocks,
+                          SHARED_WORK * job.n_blocks / (work * job.steps.n_rows) + 1,
+                          forward_blocks, &job);
+    else
+        ptac_parallel_for(0, job.n_tiles,
+                          SHARED_WORK / (tile_work * job.steps.n_steps) + 1,
+                          forward_tiles, &job);
+    take_last(&job);
     ptac_scratch_give(scratch);
     return PTAC_OK;
 }

@@ -77,10 +77,26 @@ enum {
     PTAC_RECURRENT_N_GRADIENTS,
 };
 
-/* The params of all four. */
+/*
+ * The params of all four. A packed sequence has steps of as many rows as the one before
+ * them, or fewer, at least one: then starts says where those of each step begin in what
+ * has a row for each row of each step, which is [1, rows of all steps, ...]; h0, c0 and
+ * the last states have the rows of step 0. NULL: all steps have all rows.
+ */
 typedef struct ptac_recurrent {
-    bool is_reverse; /* from the last step to the first */
+    bool is_reverse;       /* from the last step to the first */
+    const int64_t *starts; /* n_steps + 1 numbers */
+    int64_t n_steps;       /* where there are starts */
+    bool is_cell;          /* asked for as one step alone, as by nn.LSTMCell */
 } ptac_recurrent;
+
+/* The steps of a call, in time. */
+typedef struct ptac_recurrent_steps {
+    const int64_t *starts;
+    int64_t n_steps, n_rows; /* n_rows: of step 0 */
+    int64_t n_all;           /* rows of all steps */
+    bool is_reverse;
+} ptac_recurrent_steps;
 
 enum {
     PTAC_LSTM_GATES = 4,
@@ -98,13 +114,51 @@ static inline int ptac_recurrent_gates(const ptac_call *call)
     return ptac_recurrent_is_gru(call) ? PTAC_GRU_GATES : PTAC_LSTM_GATES;
 }
 
-/* The step that is computed as number s of n_steps. */
-static inline int64_t ptac_recurrent_step(const ptac_call *call, int64_t s,
-                                          int64_t n_steps)
+/* by_step: x or what forward has kept, which have a row for each row of each step. */
+static inline ptac_recurrent_steps ptac_recurrent_steps_of(const ptac_call *call,
+                                                           const ptac_view *by_step)
 {
     const ptac_recurrent *params = call->params;
+    const bool is_packed = params->starts != NULL;
 
-    return params->is_reverse ? n_steps - 1 - s : s;
+    return (ptac_recurrent_steps){
+        .starts = params->starts,
+        .n_steps = is_packed ? params->n_steps : by_step->sizes[0],
+        .n_rows = is_packed ? params->starts[1] : by_step->sizes[1],
+        .n_all = by_step->sizes[0] * by_step->sizes[1],
+        .is_reverse = params->is_reverse,
+    };
+}
+
+/* The step that is computed as number s. */
+static inline int64_t ptac_recurrent_step(const ptac_recurrent_steps *steps, int64_t s)
+{
+    return steps->is_reverse ? steps->n_steps - 1 - s : s;
+}
+
+/* How many rows step t has. */
+static inline int64_t ptac_recurrent_rows(const ptac_recurrent_steps *steps, int64_t t)
+{
+    return steps->starts ? steps->starts[t + 1] - steps->starts[t] : steps->n_rows;
+}
+
+/* Where a row of step t lies among those of all steps. */
+static inline int64_t ptac_recurrent_at(const ptac_recurrent_steps *steps, int64_t t,
+                                        int64_t row)
+{
+    return row + (steps->starts ? steps->starts[t] : t * steps->n_rows);
+}
+
+/* The same of the step that is computed before it, or after it; -1: there is none. */
+static inline int64_t ptac_recurrent_beside(const ptac_recurrent_steps *steps,
+                                            int64_t t, int64_t row, bool is_after)
+{
+    const int64_t other = steps->is_reverse == is_after ? t - 1 : t + 1;
+
+    if (other < 0 || other >= steps->n_steps ||
+        row >= ptac_recurrent_rows(steps, other))
+        return -1;
+    return ptac_recurrent_at(steps, other, row);
 }
 
 #endif

@@ -10,12 +10,15 @@
 #include <string.h>
 
 /*
- * By rows and whether a gradient is kept for: few rows leave tiles of the products
- * unfilled. work: multiply-adds; sizes: rows, terms and columns of a step's product.
+ * By rows, or packed, or a cell, which stock computes otherwise, and whether a gradient
+ * is kept for: few rows leave tiles of the products unfilled. work: multiply-adds;
+ * sizes: rows, terms and columns of a step's product.
  */
 enum {
     FEW_ROWS = 8,
-    N_KINDS = 2,
+    PACKED = 2,
+    CELL = 3,
+    N_KINDS = 5,
 };
 
 static ptac_reason classify(const ptac_call *call, ptac_shape *shape)
@@ -24,17 +27,22 @@ static ptac_reason classify(const ptac_call *call, ptac_shape *shape)
     const int64_t n_hidden = call->inputs[PTAC_RECURRENT_W_HH].sizes[1];
     const int64_t columns = ptac_recurrent_gates(call) * n_hidden;
     const int64_t n_rows = x->sizes[1];
+    const ptac_recurrent *params = call->params;
 
     if (x->n_elements == 0 || n_hidden == 0)
         return PTAC_EMPTY;
     shape->kind =
-        (call->n_outputs > PTAC_RECURRENT_GATES ? N_KINDS : 0) + (n_rows >= FEW_ROWS);
+        (call->n_outputs > PTAC_RECURRENT_GATES ? N_KINDS : 0) +
+        (params->starts ? PACKED : (params->is_cell ? CELL : 0) + (n_rows >= FEW_ROWS));
     shape->work = x->sizes[0] * n_rows * (x->sizes[2] + n_hidden) * columns;
     return PTAC_TAKE;
 }
 
-PTAC_SHAPES(LSTM, classify, "few_rows", "rows", "few_rows_gradient", "rows_gradient")
-PTAC_SHAPES(GRU, classify, "few_rows", "rows", "few_rows_gradient", "rows_gradient")
+#define KINDS(end)                                                                     \
+    "few_rows" end, "rows" end, "packed" end, "cell_few_rows" end, "cell_rows" end
+
+PTAC_SHAPES(LSTM, classify, KINDS(""), KINDS("_gradient"))
+PTAC_SHAPES(GRU, classify, KINDS(""), KINDS("_gradient"))
 
 /* What forward has kept is no use to stock: its row has decided. */
 static ptac_reason classify_gradient(const ptac_call *call, ptac_shape *shape)
@@ -118,23 +126,22 @@ static double gru_unit(const row *r, int64_t j, double kept[PTAC_RECURRENT_KEPT]
     return kept[2] + kept[1] * (r->h[j] - kept[2]);
 }
 
-/* Row b of step s. */
-static void forward_row(const ptac_call *call, int64_t s, int64_t b)
+/* Row b of step t. */
+static void forward_row(const ptac_call *call, const ptac_recurrent_steps *steps,
+                        int64_t t, int64_t b)
 {
     const bool is_gru = ptac_recurrent_is_gru(call);
     const ptac_view *x = &call->inputs[PTAC_RECURRENT_X], *y = &call->outputs[0];
-    const int64_t n_steps = x->sizes[0], n_rows = x->sizes[1], n = y->sizes[2];
-    const int64_t t = ptac_recurrent_step(call, s, n_steps);
-    const int64_t before = s ? ptac_recurrent_step(call, s - 1, n_steps) : 0;
-    const int64_t at = t * n_rows + b;
+    const int64_t n = y->sizes[2], at = ptac_recurrent_at(steps, t, b);
+    const int64_t before = ptac_recurrent_beside(steps, t, b, false);
+    const int64_t x_step = steps->starts ? 0 : t, x_row = steps->starts ? at : b;
     float *all_y = y->data, *cn = call->outputs[PTAC_RECURRENT_CN].data;
     float *gates = call->outputs[PTAC_RECURRENT_GATES].data;
     float *cells = call->outputs[PTAC_RECURRENT_CELLS].data;
     row r = {
         .call = call,
-        .x = (const float *)x->data + t * x->strides[0] + b * x->strides[1],
-        .h = s ? all_y + (before * n_rows + b) * n
-               : input(call, PTAC_RECURRENT_H0) + b * n,
+        .x = (const float *)x->data + x_step * x->strides[0] + x_row * x->strides[1],
+        .h = before >= 0 ? all_y + before * n : input(call, PTAC_RECURRENT_H0) + b * n,
         .n_in = x->sizes[2],
         .n_hidden = n,
     };
@@ -145,7 +152,7 @@ static void forward_row(const ptac_call *call, int64_t s, int64_t b)
         if (is_gru) {
             all_y[at * n + j] = (float)gru_unit(&r, j, kept);
         } else {
-            r.c = s ? cn[b * n + j] : input(call, PTAC_RECURRENT_C0)[b * n + j];
+            r.c = (before >= 0 ? cn : input(call, PTAC_RECURRENT_C0))[b * n + j];
             all_y[at * n + j] = (float)lstm_unit(&r, j, kept);
             cn[b * n + j] = r.c;
         }
@@ -154,20 +161,22 @@ static void forward_row(const ptac_call *call, int64_t s, int64_t b)
         if (cells)
             cells[at * n + j] = r.c;
     }
+    if (ptac_recurrent_beside(steps, t, b, true) < 0)
+        memcpy((float *)call->outputs[PTAC_RECURRENT_HN].data + b * n, all_y + at * n,
+               (size_t)n * sizeof(float));
 }
 
 static ptac_status run_forward(const ptac_call *call)
 {
-    const ptac_view *y = &call->outputs[PTAC_RECURRENT_Y];
-    const int64_t n_steps = y->sizes[0], n_rows = y->sizes[1];
-    const size_t n = (size_t)(n_rows * y->sizes[2]);
-    const int64_t last = ptac_recurrent_step(call, n_steps - 1, n_steps);
+    const ptac_recurrent_steps steps =
+        ptac_recurrent_steps_of(call, &call->inputs[PTAC_RECURRENT_X]);
 
-    for (int64_t s = 0; s < n_steps; s++)
-        for (int64_t b = 0; b < n_rows; b++)
-            forward_row(call, s, b);
-    memcpy(call->outputs[PTAC_RECURRENT_HN].data,
-           (const float *)y->data + (size_t)last * n, n * sizeof(float));
+    for (int64_t s = 0; s < steps.n_steps; s++) {
+        const int64_t t = ptac_recurrent_step(&steps, s);
+
+        for (int64_t b = 0; b < ptac_recurrent_rows(&steps, t); b++)
+            forward_row(call, &steps, t, b);
+    }
     return PTAC_OK;
 }
 
@@ -208,23 +217,17 @@ static void gru_gradient(unit *u)
     u->of_h *= z;
 }
 
-/* Where row b of step s lies in tensors with a row for each. */
-static int64_t row_of(const ptac_call *call, int64_t s, int64_t b)
-{
-    const ptac_view *gates = &call->inputs[PTAC_RECURRENT_GRAD_GATES];
-
-    return ptac_recurrent_step(call, s, gates->sizes[0]) * gates->sizes[1] + b;
-}
-
 /* The row of y's gradient; NULL: zeros. */
-static const float *grad_of_y(const ptac_call *call, int64_t s, int64_t b)
+static const float *grad_of_y(const ptac_call *call, const ptac_recurrent_steps *steps,
+                              int64_t t, int64_t b)
 {
     const ptac_view *grad = &call->inputs[PTAC_RECURRENT_GRAD_Y];
-    const float *at = grad->data;
+    const float *data = grad->data;
 
-    return at ? at + ptac_recurrent_step(call, s, grad->sizes[0]) * grad->strides[0] +
-                    b * grad->strides[1]
-              : NULL;
+    if (!data)
+        return NULL;
+    return steps->starts ? data + ptac_recurrent_at(steps, t, b) * grad->strides[1]
+                         : data + t * grad->strides[0] + b * grad->strides[1];
 }
 
 static float *output(const ptac_call *call, int place)
@@ -232,18 +235,20 @@ static float *output(const ptac_call *call, int place)
     return call->outputs[place].data;
 }
 
-/* Gradients of the sums of row b in step s, and of the states but for the product. */
-static void backward_units(const ptac_call *call, int64_t s, int64_t b)
+/* Gradients of the sums of row b in step t, and of the states but for the product. */
+static void backward_units(const ptac_call *call, const ptac_recurrent_steps *steps,
+                           int64_t t, int64_t b)
 {
     const bool is_gru = ptac_recurrent_is_gru(call);
     const int n_gates = ptac_recurrent_gates(call);
     const int64_t n = call->inputs[PTAC_RECURRENT_GRAD_W_HH].sizes[1];
-    const int64_t at = row_of(call, s, b);
+    const int64_t at = ptac_recurrent_at(steps, t, b);
+    const int64_t place = ptac_recurrent_beside(steps, t, b, false);
     const float *states = input(call, PTAC_RECURRENT_GRAD_STATES);
     const float *kept = input(call, PTAC_RECURRENT_GRAD_GATES);
-    const float *of_y = grad_of_y(call, s, b);
-    const float *before = s ? states + row_of(call, s - 1, b) * n
-                            : input(call, PTAC_RECURRENT_GRAD_FIRST) + b * n;
+    const float *of_y = grad_of_y(call, steps, t, b);
+    const float *before = place >= 0 ? states + place * n
+                                     : input(call, PTAC_RECURRENT_GRAD_FIRST) + b * n;
     float *of_h = output(call, PTAC_RECURRENT_OF_H0) + b * n;
     float *of_c = output(call, PTAC_RECURRENT_OF_C0);
     float *hidden = output(call, PTAC_RECURRENT_OF_HIDDEN_SUMS);
@@ -270,7 +275,7 @@ static void backward_units(const ptac_call *call, int64_t s, int64_t b)
 }
 
 /* The way of the gradient through w_hh. */
-static void backward_product(const ptac_call *call, int64_t s, int64_t b)
+static void backward_product(const ptac_call *call, int64_t at, int64_t b)
 {
     const int64_t n = call->inputs[PTAC_RECURRENT_GRAD_W_HH].sizes[1];
     const int64_t n_terms = ptac_recurrent_gates(call) * n;
@@ -278,7 +283,7 @@ static void backward_product(const ptac_call *call, int64_t s, int64_t b)
     const float *sums =
         output(call, ptac_recurrent_is_gru(call) ? PTAC_RECURRENT_OF_HIDDEN_SUMS
                                                  : PTAC_RECURRENT_OF_SUMS) +
-        row_of(call, s, b) * n_terms;
+        at * n_terms;
     float *of_h = output(call, PTAC_RECURRENT_OF_H0) + b * n;
 
     for (int64_t j = 0; j < n; j++) {
@@ -318,14 +323,17 @@ static void sum_rows(const ptac_call *call, int from, int to)
 
 static ptac_status run_backward(const ptac_call *call)
 {
-    const ptac_view *gates = &call->inputs[PTAC_RECURRENT_GRAD_GATES];
+    const ptac_recurrent_steps steps =
+        ptac_recurrent_steps_of(call, &call->inputs[PTAC_RECURRENT_GRAD_GATES]);
 
     start(call, PTAC_RECURRENT_GRAD_HN, PTAC_RECURRENT_OF_H0);
     start(call, PTAC_RECURRENT_GRAD_CN, PTAC_RECURRENT_OF_C0);
-    for (int64_t s = gates->sizes[0] - 1; s >= 0; s--) {
-        for (int64_t b = 0; b < gates->sizes[1]; b++) {
-            backward_units(call, s, b);
-            backward_product(call, s, b);
+    for (int64_t s = steps.n_steps - 1; s >= 0; s--) {
+        const int64_t t = ptac_recurrent_step(&steps, s);
+
+        for (int64_t b = 0; b < ptac_recurrent_rows(&steps, t); b++) {
+            backward_units(call, &steps, t, b);
+            backward_product(call, ptac_recurrent_at(&steps, t, b), b);
         }
     }
     sum_rows(call, PTAC_RECURRENT_OF_SUMS, PTAC_RECURRENT_OF_B_IH);

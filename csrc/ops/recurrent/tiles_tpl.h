@@ -31,27 +31,35 @@ enum {
 #define SUM(sums, row, v) ((sums) + ((row)*TILE_VECTORS + (v)) * LANES)
 
 /*
- * Terms of a part, as they go to a tile: its vectors' last sum is sum number last. With
- * each term a line of what comes next is asked for, from next on.
+ * Terms of a part, as they go to a tile. With each term a line of what comes next is
+ * asked for, from next on.
  */
 typedef struct part_terms {
     const float *panel, *next;
     int64_t begin, end;
-    int n_vectors, last;
+    int n_vectors;
 } part_terms;
 
-/* sums[i] += rows[i] times the panel; n_rows and n_vectors are constants. */
-INLINE void add_part_of(const float *const rows[TILE_ROWS], const part_terms *p,
-                        int n_rows, int n_vectors, float *sums)
-{
-    const float *panel = p->panel, *next = p->next;
-    vec part[TILE_ROWS][TILE_VECTORS];
+typedef vec tile_part[TILE_ROWS][TILE_VECTORS];
 
+INLINE void start_part(int n_rows, tile_part part)
+{
 #pragma GCC unroll 8
     for (int i = 0; i < n_rows; i++)
 #pragma GCC unroll 4
-        for (int v = 0; v < n_vectors; v++)
+        for (int v = 0; v < TILE_VECTORS; v++)
             part[i][v] = v_zero();
+}
+
+/*
+ * part += rows times the panel; n_rows and n_vectors are constants. The panel's last
+ * vector goes to number last.
+ */
+INLINE void add_span(const float *const rows[TILE_ROWS], part_terms *p, int n_rows,
+                     int n_vectors, int last, tile_part part)
+{
+    const float *panel = p->panel, *next = p->next;
+
     for (int64_t k = p->begin; k < p->end; k++, panel += n_vectors * LANES) {
         vec terms[TILE_ROWS];
 
@@ -63,17 +71,31 @@ INLINE void add_part_of(const float *const rows[TILE_ROWS], const part_terms *p,
 #pragma GCC unroll 4
         for (int v = 0; v < n_vectors; v++) {
             const vec column = v_load(panel + v * LANES);
+            const int to = v == n_vectors - 1 ? last : v;
 
 #pragma GCC unroll 8
             for (int i = 0; i < n_rows; i++)
-                part[i][v] = v_fma(terms[i], column, part[i][v]);
+                part[i][to] = v_fma(terms[i], column, part[i][to]);
         }
     }
+    p->panel = panel;
+    p->next = next;
+}
+
+/* sums[i] += rows[i] times the panel; n_rows and n_vectors are constants. */
+INLINE void add_part_of(const float *const rows[TILE_ROWS], const part_terms *p,
+                        int n_rows, int n_vectors, float *sums)
+{
+    part_terms span = *p;
+    tile_part part;
+
+    start_part(n_rows, part);
+    add_span(rows, &span, n_rows, n_vectors, n_vectors - 1, part);
 #pragma GCC unroll 8
     for (int i = 0; i < n_rows; i++)
 #pragma GCC unroll 4
         for (int v = 0; v < n_vectors; v++) {
-            float *sum = SUM(sums, i, v == n_vectors - 1 ? p->last : v);
+            float *sum = SUM(sums, i, v);
 
             v_store(sum, v_add(v_load(sum), part[i][v]));
         }
@@ -133,13 +155,35 @@ static inline void take_rows(tile *t, int64_t n_rows, int64_t n_tiles, int64_t i
 }
 
 /*
+ * Tile number i of those that threads share out. Rows of a packed sequence that come
+ * later end earlier: first and last tiles take turns.
+ */
+static inline int64_t tile_number(const ptac_recurrent_steps *steps, int64_t n_tiles,
+                                  int64_t i)
+{
+    if (!steps->starts)
+        return i;
+    return i % 2 ? n_tiles - 1 - i / 2 : i / 2;
+}
+
+/* Those of its rows that step t has; false: none. */
+static inline bool take_rows_of(tile *t, const ptac_recurrent_steps *steps,
+                                int64_t time, int64_t n_tiles, int64_t number)
+{
+    take_rows(t, steps->n_rows, n_tiles, number);
+    if (steps->starts)
+        t->n = (int)ptac_least(t->n, ptac_recurrent_rows(steps, time) - t->first);
+    return t->n > 0;
+}
+
+/*
  * Add n_terms to the sums of some tiles, which have their rows. Behind the panel comes
  * what lies at after.
  */
 static void add_terms(tile *tiles, int n_tiles, const float *panel, int64_t n_terms,
-                      int n_vectors, int last, const float *after)
+                      int n_vectors, const float *after)
 {
-    part_terms p = {.panel = panel, .n_vectors = n_vectors, .last = last};
+    part_terms p = {.panel = panel, .n_vectors = n_vectors};
 
     for (; p.begin < n_terms; p.begin = p.end) {
         const float *behind;

@@ -14,7 +14,6 @@ import switching
 import torch
 from recurring import CLASSES, NAMES, OPS, each, outputs, trained
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pack_padded_sequence
 
 import pai_torchacc as ptac
 from pai_torchacc import _C
@@ -62,11 +61,6 @@ def hooked(name: str) -> Any:
         return torch.autograd.grad(module(X)[0].sum(), module.weight_hh_l0)
 
 
-def packed(name: str) -> Any:
-    sequence = pack_padded_sequence(X, torch.tensor([4, 3, 3, 2, 1, 1]))
-    return module_of(name)(sequence)[0].data
-
-
 def subclass(name: str) -> Any:
     return module_of(name)(X.as_subclass(Sub))[0].as_subclass(Tensor)
 
@@ -74,7 +68,6 @@ def subclass(name: str) -> Any:
 FORWARDED: dict[str, tuple[str, Callable[[str], Any]]] = {
     "double": ("dtype", lambda n: module_of(n).double()(X.double())[0]),
     "bfloat16": ("dtype", lambda n: module_of(n).bfloat16()(X.bfloat16())[0]),
-    "packed": ("argument", packed),
     "no rows": ("empty", lambda n: module_of(n)(X[:, :0])[0]),
     "gaps": ("layout", lambda n: module_of(n)(X.repeat(1, 1, 2)[..., ::2])[0]),
     "a subclass": ("tensor subclass", subclass),

@@ -18,7 +18,38 @@ enum {
 typedef struct sizes {
     int64_t n_steps, n_rows, n_in, n_hidden;
     int n_gates;
+    int64_t by_step[2]; /* leading sizes of what has a row for each row of each step */
+    bool is_packed;
 } sizes;
+
+/* Steps of a packed sequence, each of as many rows as the one before it, or fewer. */
+static void pack(rng *r, test_call *c, sizes *s)
+{
+    ptac_recurrent *params = (ptac_recurrent *)c->params;
+    int64_t *starts = test_memory(c, READS, PTAC_I64, s->n_steps + 1);
+    int64_t n = s->n_rows;
+
+    starts[0] = 0;
+    for (int64_t t = 0; t < s->n_steps; t++) {
+        starts[t + 1] = starts[t] + n;
+        if (rng_chance(r, 60))
+            n = rng_between(r, 1, (int)n);
+    }
+    params->starts = starts;
+    params->n_steps = s->n_steps;
+    s->is_packed = true;
+    s->by_step[0] = 1;
+    s->by_step[1] = starts[s->n_steps];
+}
+
+/* The memory of starts comes first. */
+static void place(test_call *c)
+{
+    ptac_recurrent *params = (ptac_recurrent *)c->params;
+
+    if (params->starts)
+        params->starts = c->buffers[0].data;
+}
 
 static sizes random_sizes(rng *r, test_call *c)
 {
@@ -34,10 +65,15 @@ static sizes random_sizes(rng *r, test_call *c)
     while (s.n_hidden > 1 && (s.n_in + s.n_hidden) * s.n_hidden > most)
         s.n_hidden /= 2;
     ((ptac_recurrent *)c->params)->is_reverse = rng_chance(r, 40);
-    snprintf(c->note, sizeof c->note, "%lld steps%s of %lld rows, %lld to %lld units",
+    s.by_step[0] = s.n_steps;
+    s.by_step[1] = s.n_rows;
+    if (rng_chance(r, 30))
+        pack(r, c, &s);
+    snprintf(c->note, sizeof c->note, "%lld steps%s%s of %lld rows, %lld to %lld units",
              (long long)s.n_steps,
              ((ptac_recurrent *)c->params)->is_reverse ? " back" : "",
-             (long long)s.n_rows, (long long)s.n_in, (long long)s.n_hidden);
+             s.is_packed ? ", packed," : "", (long long)s.n_rows, (long long)s.n_in,
+             (long long)s.n_hidden);
     return s;
 }
 
@@ -62,7 +98,7 @@ static void add_output(test_call *c, int n_dims, const int64_t *dims)
 /* Rows of the batch before steps, as batch_first has them; some have gaps. */
 static void turn(rng *r, test_call *c, int input, const sizes *s, int64_t width)
 {
-    if (!rng_chance(r, 30))
+    if (s->is_packed || !rng_chance(r, 30))
         return;
     c->strides[input][0] = width;
     c->strides[input][1] = s->n_steps * width;
@@ -74,14 +110,16 @@ static void make(rng *r, test_call *c, ptac_op op)
 
     const sizes s = random_sizes(r, c);
     const int64_t columns = s.n_gates * s.n_hidden, n = s.n_hidden;
-    const int64_t of_x[] = {s.n_steps, s.n_rows, s.n_in}, state[] = {s.n_rows, n};
+    const int64_t of_x[] = {s.by_step[0], s.by_step[1], s.n_in},
+                  state[] = {s.n_rows, n};
     const int64_t w_ih[] = {columns, s.n_in}, w_hh[] = {columns, n};
-    const int64_t y[] = {s.n_steps, s.n_rows, n}, kept[] = {s.n_steps, s.n_rows, 4 * n};
+    const int64_t y[] = {s.by_step[0], s.by_step[1], n},
+                  kept[] = {s.by_step[0], s.by_step[1], 4 * n};
     float *x = add(r, c, 3, of_x, 2);
 
     turn(r, c, PTAC_RECURRENT_X, &s, s.n_in);
     if (rng_chance(r, 15))
-        x[rng_below(r, s.n_steps * s.n_rows * s.n_in)] =
+        x[rng_below(r, s.by_step[0] * s.by_step[1] * s.n_in)] =
             rng_chance(r, 50) ? NAN : INFINITY;
     add(r, c, 2, w_ih, 2 / sqrt((double)s.n_in));
     add(r, c, 2, w_hh, 1 / sqrt((double)n));
@@ -114,7 +152,7 @@ static void make(rng *r, test_call *c, ptac_op op)
 /* Gates lie between 0 and 1, or between -1 and 1. */
 static void add_gates(rng *r, test_call *c, const sizes *s)
 {
-    const int64_t kept[] = {s->n_steps, s->n_rows, 4 * s->n_hidden};
+    const int64_t kept[] = {s->by_step[0], s->by_step[1], 4 * s->n_hidden};
     float *gates = add(r, c, 3, kept, 1);
 
     for (int64_t i = 0; i < kept[0] * kept[1] * kept[2]; i++)
@@ -139,8 +177,8 @@ static void make_backward(rng *r, test_call *c, ptac_op op)
     const sizes s = random_sizes(r, c);
     const int64_t columns = s.n_gates * s.n_hidden, n = s.n_hidden;
     const int64_t w_hh[] = {columns, n}, state[] = {s.n_rows, n};
-    const int64_t y[] = {s.n_steps, s.n_rows, n};
-    const int64_t sums[] = {s.n_steps, s.n_rows, columns};
+    const int64_t y[] = {s.by_step[0], s.by_step[1], n};
+    const int64_t sums[] = {s.by_step[0], s.by_step[1], columns};
 
     add(r, c, 2, w_hh, 1 / sqrt((double)n));
     add(r, c, 2, state, 1);
@@ -192,9 +230,9 @@ static void make_gru_backward(rng *r, test_call *c)
  * A sum of at most 600 products of numbers around one is off by some ten roundings;
  * what a state is off by comes back in the next step, weakened by the gates.
  */
-GENERATOR(lstm, .op = PTAC_OP_LSTM, .make = make_lstm, .roundings = 40)
-GENERATOR(gru, .op = PTAC_OP_GRU, .make = make_gru, .roundings = 40)
+GENERATOR(lstm, .op = PTAC_OP_LSTM, .make = make_lstm, .place = place, .roundings = 40)
+GENERATOR(gru, .op = PTAC_OP_GRU, .make = make_gru, .place = place, .roundings = 40)
 GENERATOR(lstm_backward, .op = PTAC_OP_LSTM_BACKWARD, .make = make_lstm_backward,
-          .roundings = 40)
+          .place = place, .roundings = 40)
 GENERATOR(gru_backward, .op = PTAC_OP_GRU_BACKWARD, .make = make_gru_backward,
-          .roundings = 40)
+          .place = place, .roundings = 40)

@@ -6,13 +6,12 @@
  * lies between them (pai_torchacc/fusion/recurrent.py). Functions return None where
  * stock has to compute.
  */
-#include "bind/python/callpath/lean.h"
-#include "bind/torch/rows/recurrent/layers.h"
+#include "bind/python/callpath/recurrent/recurrent.h"
 
 /* All layers as nodes in autograd's graph, or beside stock for shadow checks. */
 PTAC_LENT(recurrent_layers)
 
-/* Arguments of torch.lstm() and torch.gru(), in their order. */
+/* Arguments of torch.lstm() and torch.gru() of a padded sequence, in their order. */
 enum {
     X,
     STATES,
@@ -24,6 +23,8 @@ enum {
     BIDIRECTIONAL,
     BATCH_FIRST,
     N_ARGS,
+    BATCH_SIZES = N_ARGS, /* of a packed one; else None */
+    N_ALL,
 };
 
 static bool is_bool(PyObject *object)
@@ -31,44 +32,16 @@ static bool is_bool(PyObject *object)
     return object == Py_True || object == Py_False;
 }
 
-/* Item i of a list or tuple, borrowed; NULL of anything else. */
-static PyObject *item(PyObject *items, Py_ssize_t i)
+/* A packed sequence's arguments have batch_sizes in second place, no batch_first. */
+static void sort_args(PyObject *const *given, PyObject **args)
 {
-    if (PyList_CheckExact(items))
-        return i < PyList_Size(items) ? PyList_GetItem(items, i) : NULL;
-    if (PyTuple_CheckExact(items))
-        return i < PyTuple_Size(items) ? PyTuple_GetItem(items, i) : NULL;
-    return NULL;
-}
+    const bool is_packed = !is_bool(given[HAS_BIASES]);
 
-static Py_ssize_t n_items(PyObject *items)
-{
-    if (PyList_CheckExact(items))
-        return PyList_Size(items);
-    return PyTuple_CheckExact(items) ? PyTuple_Size(items) : -1;
-}
-
-static ptac_reason borrow(PyObject *object, at_tensor *tensor)
-{
-    if (!object)
-        return PTAC_ARGUMENT;
-    if (!ptac_is_plain(object))
-        return ptac_why_not_plain(object);
-    *tensor = ptac_borrow(object);
-    return PTAC_TAKE;
-}
-
-static ptac_reason read_states(PyObject *states, ptac_recurrent_sequence *q)
-{
-    ptac_reason why;
-
-    q->c = NULL;
-    if (q->op == PTAC_OP_GRU)
-        return borrow(states, &q->h);
-    if (n_items(states) != 2)
-        return PTAC_ARGUMENT;
-    why = borrow(item(states, 0), &q->h);
-    return why ? why : borrow(item(states, 1), &q->c);
+    args[X] = given[X];
+    args[BATCH_SIZES] = is_packed ? given[1] : Py_None;
+    for (int i = STATES; i < BATCH_FIRST; i++)
+        args[i] = given[i + is_packed];
+    args[BATCH_FIRST] = is_packed ? Py_False : given[BATCH_FIRST];
 }
 
 static ptac_reason read_params(PyObject *const *args, ptac_recurrent_sequence *q)
@@ -77,7 +50,7 @@ static ptac_reason read_params(PyObject *const *args, ptac_recurrent_sequence *q
     const int n_parts = q->n_layers * q->n_directions;
     ptac_reason why = PTAC_TAKE;
 
-    if (n_items(args[PARAMS]) != n_parts * n)
+    if (ptac_n_items(args[PARAMS]) != n_parts * n)
         return PTAC_ARGUMENT; /* with projections there are more */
     for (int i = 0; !why && i < n_parts; i++) {
         ptac_recurrent_weights *w = &q->weights[i];
@@ -86,7 +59,7 @@ static ptac_reason read_params(PyObject *const *args, ptac_recurrent_sequence *q
         for (int j = 0; !why && j < 4; j++) {
             *to[j] = NULL;
             if (j < n)
-                why = borrow(item(args[PARAMS], i * n + j), to[j]);
+                why = ptac_borrow_plain(ptac_item(args[PARAMS], i * n + j), to[j]);
         }
     }
     return why;
@@ -110,9 +83,16 @@ static ptac_reason read_args(PyObject *const *args, ptac_recurrent_sequence *q)
         n_layers > PTAC_RECURRENT_MOST_PARTS / q->n_directions)
         return PTAC_ARGUMENT;
     q->n_layers = (int)n_layers;
-    why = borrow(args[X], &q->x);
+    why = ptac_borrow_plain(args[X], &q->x);
+    if (!why && args[BATCH_SIZES] != Py_None) {
+        at_tensor batch_sizes = NULL;
+
+        why = ptac_borrow_plain(args[BATCH_SIZES], &batch_sizes);
+        if (!why)
+            why = ptac_packed_read(batch_sizes, &q->packed);
+    }
     if (!why)
-        why = read_states(args[STATES], q);
+        why = ptac_recurrent_states(q->op, args[STATES], &q->h, &q->c);
     return why ? why : read_params(args, q);
 }
 
@@ -135,50 +115,28 @@ static ptac_reason read_dropout(PyObject *const *args, const ptac_recurrent_sequ
 /* Parameters first: they usually want one. */
 static int wants_gradient(PyObject *const *args)
 {
-    const Py_ssize_t n = n_items(args[PARAMS]);
+    const Py_ssize_t n = ptac_n_items(args[PARAMS]);
     int wants = 0;
 
     if (!T.aoti_torch_grad_mode_is_enabled())
         return 0;
     for (Py_ssize_t i = 0; !wants && i < n; i++)
-        wants = ptac_requires_grad(item(args[PARAMS], i));
+        wants = ptac_requires_grad(ptac_item(args[PARAMS], i));
     if (!wants)
         wants = ptac_requires_grad(args[X]);
-    if (!wants && n_items(args[STATES]) < 0)
-        wants = ptac_requires_grad(args[STATES]);
-    for (Py_ssize_t i = 0; !wants && i < n_items(args[STATES]); i++)
-        wants = ptac_requires_grad(item(args[STATES], i));
-    return wants;
+    return wants ? wants : ptac_recurrent_wants(args[STATES]);
 }
 
 static PyObject *in_python(ptac_op op, PyObject *const *args)
 {
     PTAC_OWNED PyObject *name = PyUnicode_FromString(ptac_op_name(op));
     PTAC_OWNED PyObject *all =
-        name ? PyTuple_Pack(N_ARGS + 1, name, args[0], args[1], args[2], args[3],
-                            args[4], args[5], args[6], args[7], args[8])
+        name ? PyTuple_Pack(N_ALL + 1, name, args[BATCH_SIZES], args[0], args[1],
+                            args[2], args[3], args[4], args[5], args[6], args[7],
+                            args[8])
              : NULL;
 
     return all ? PyObject_CallObject(recurrent_layers, all) : NULL;
-}
-
-/* n owned tensors as a tuple, None for those that are not there; all are taken over. */
-static PyObject *wrap_all(at_tensor *made, int n)
-{
-    PyObject *all = PyTuple_New(n);
-
-    for (int i = 0; i < n; i++) {
-        const at_tensor tensor = at_give(&made[i]);
-        PyObject *one = tensor ? ptac_wrap(tensor) : Py_NewRef(Py_None);
-
-        if (!one || !all || PyTuple_SetItem(all, i, one)) {
-            if (!all)
-                Py_XDECREF(one);
-            Py_XDECREF(all);
-            all = NULL;
-        }
-    }
-    return all;
 }
 
 static PyObject *all_layers(const ptac_recurrent_sequence *q)
@@ -187,29 +145,19 @@ static PyObject *all_layers(const ptac_recurrent_sequence *q)
 
     if (!PTAC_UNLOCKED(ptac_recurrent_all(q, made.at)))
         Py_RETURN_NONE;
-    return wrap_all(made.at, q->op == PTAC_OP_GRU ? 2 : 3);
+    return ptac_wrap_all(made.at, q->op == PTAC_OP_GRU ? 2 : 3);
 }
 
-/* States may be expanded, or views with gaps: they are small, and a copy is made. */
-static ptac_reason make_dense(at_tensor *state, at_tensor *copy)
+static void drop_packed(ptac_recurrent_sequence *q)
 {
-    ptac_view view;
-
-    if (!*state)
-        return PTAC_TAKE;
-    ptac_view_of(*state, &view);
-    if (ptac_view_is_contiguous(&view))
-        return PTAC_TAKE;
-    if (at_contiguous(at_share(*state), false, copy))
-        return PTAC_MEMORY;
-    *state = *copy;
-    return PTAC_TAKE;
+    ptac_packed_drop(&q->packed);
 }
 
-static PyObject *try_recurrent(ptac_op op, PyObject *const *args)
+static PyObject *try_recurrent(ptac_op op, PyObject *const *given)
 {
     AT_OWNED at_tensor h = NULL, c = NULL;
-    ptac_recurrent_sequence q = {.op = op};
+    __attribute__((cleanup(drop_packed))) ptac_recurrent_sequence q = {.op = op};
+    PyObject *args[N_ALL];
     int wants = 0, is_hooked = 0;
     bool drops = false;
     ptac_reason why;
@@ -217,13 +165,14 @@ static PyObject *try_recurrent(ptac_op op, PyObject *const *args)
     PTAC_IN_FLIGHT;
     if (ptac_is_off(op))
         Py_RETURN_NONE;
+    sort_args(given, args);
     why = read_args(args, &q);
     if (!why)
         why = read_dropout(args, &q, &drops);
     if (!why)
-        why = make_dense(&q.h, &h);
+        why = ptac_dense_state(&q.h, &h);
     if (!why)
-        why = make_dense(&q.c, &c);
+        why = ptac_dense_state(&q.c, &c);
     if (!why)
         wants = wants_gradient(args);
     if (!why && wants >= 0)
@@ -253,145 +202,4 @@ PTAC_ARGS(lstm, N_ARGS)
 PTAC_ARGS(gru, N_ARGS)
 {
     return try_recurrent(PTAC_OP_GRU, args);
-}
-
-/* A layer's tensors, with None for biases and c0 that are not there. */
-static ptac_reason read_tensors(PyObject *const *objects, int n, int n_needed,
-                                at_tensor *tensors)
-{
-    if (!ptac_are_plain(objects, n, n_needed))
-        return PTAC_SUBCLASS;
-    for (int i = 0; i < n; i++)
-        tensors[i] = ptac_borrow_or_null(objects[i]);
-    return PTAC_TAKE;
-}
-
-static bool run_layer(ptac_op op, bool is_reverse, bool keeps, const at_tensor *tensors,
-                      at_tensor *made)
-{
-    ptac_recurrent_layer layer;
-    ptac_view in[PTAC_RECURRENT_N_INPUTS];
-    const ptac_kernel *row;
-    ptac_reason why;
-
-    for (int i = 0; i < PTAC_RECURRENT_N_INPUTS; i++) {
-        in[i] = (ptac_view){.dtype = PTAC_OTHER_DTYPE};
-        if (tensors[i])
-            ptac_view_of(tensors[i], &in[i]);
-    }
-    why = ptac_recurrent_read(op, is_reverse, keeps, in, &layer);
-    if (why)
-        ptac_refuse(op, why);
-    row = why ? NULL : ptac_admit(&layer.call);
-    return row && ptac_recurrent_run(row, &layer, made);
-}
-
-/*
- * recurrent_layer(op, is_reverse, keeps, x, w_ih, w_hh, h0, b_ih, b_hh, c0) -> (y, hn,
- * cn, gates, cells), the last two None unless it keeps them, cn and cells None of gru;
- * or None for stock. x is [steps, rows, numbers].
- */
-PTAC_ARGS(recurrent_layer, 3 + PTAC_RECURRENT_N_INPUTS)
-{
-    AT_OWNED_ALL at_tensors made = {{NULL}};
-    const ptac_op op = ptac_op_from(args[0]);
-    at_tensor given[PTAC_RECURRENT_N_INPUTS];
-    ptac_reason why;
-
-    if (op == PTAC_N_OPS)
-        return NULL;
-    PTAC_IN_FLIGHT;
-    if (ptac_is_off(op))
-        Py_RETURN_NONE;
-    why = read_tensors(args + 3, PTAC_RECURRENT_N_INPUTS, 4, given);
-    if (why) {
-        ptac_refuse(op, why);
-        Py_RETURN_NONE;
-    }
-
-    const at_tensor tensors[PTAC_RECURRENT_N_INPUTS] = {
-        given[0], given[1], given[2], given[4], given[5], given[3], given[6],
-    };
-    const bool is_reverse = args[1] == Py_True, keeps = args[2] == Py_True;
-
-    if (!PTAC_UNLOCKED(run_layer(op, is_reverse, keeps, tensors, made.at)))
-        Py_RETURN_NONE;
-    return wrap_all(made.at, PTAC_RECURRENT_N_OUTPUTS);
-}
-
-enum {
-    N_SAVED = 8, /* x, w_ih, w_hh, h0, y, gates, then c0 and cells or None */
-    N_GRADS = 3,
-    N_GRADIENTS = 7,
-};
-
-typedef struct gradients {
-    at_tensor at[N_GRADIENTS];
-} gradients;
-
-static void drop_gradients(gradients *owned)
-{
-    for (int i = 0; i < N_GRADIENTS; i++)
-        at_drop_tensor(&owned->at[i]);
-}
-
-static bool run_backward(ptac_recurrent_gradients *g, gradients *made)
-{
-    const bool done = ptac_recurrent_backward(g);
-    const gradients all = {
-        {g->of_x, g->of_w_ih, g->of_w_hh, g->of_b_ih, g->of_b_hh, g->of_h0, g->of_c0}};
-
-    *made = all;
-    return done;
-}
-
-/*
- * recurrent_backward(op, is_reverse, wants_x, wants_w, x, w_ih, w_hh, h0, y, gates, c0,
- * cells, grad_y, grad_hn, grad_cn) -> gradients of x, w_ih, w_hh, b_ih, b_hh, h0, c0,
- * with None for what is not wanted, or not there (b_hh of lstm, which has b_ih's); or
- * None for stock
- */
-PTAC_ARGS(recurrent_backward, 4 + N_SAVED + N_GRADS)
-{
-    __attribute__((cleanup(drop_gradients))) gradients made = {{NULL}};
-    const ptac_op op = ptac_op_from(args[0]);
-    const ptac_op backward =
-        op == PTAC_OP_GRU ? PTAC_OP_GRU_BACKWARD : PTAC_OP_LSTM_BACKWARD;
-    at_tensor t[N_SAVED + N_GRADS];
-    ptac_reason why;
-
-    if (op == PTAC_N_OPS)
-        return NULL;
-    PTAC_IN_FLIGHT;
-    if (ptac_is_off(backward))
-        Py_RETURN_NONE;
-    why = read_tensors(args + 4, N_SAVED + N_GRADS, 6, t);
-    if (!why && !ptac_thread_is_plain())
-        why = PTAC_MODE;
-    if (why) {
-        ptac_refuse(backward, why);
-        Py_RETURN_NONE;
-    }
-
-    ptac_recurrent_gradients g = {
-        .op = op,
-        .is_reverse = args[1] == Py_True,
-        .x = t[0],
-        .w_ih = t[1],
-        .w_hh = t[2],
-        .h0 = t[3],
-        .y = t[4],
-        .gates = t[5],
-        .c0 = t[6],
-        .cells = t[7],
-        .grad_y = t[8],
-        .grad_hn = t[9],
-        .grad_cn = t[10],
-        .wants_x = args[2] == Py_True,
-        .wants_w = args[3] == Py_True,
-    };
-
-    if (!PTAC_UNLOCKED(run_backward(&g, &made)))
-        Py_RETURN_NONE;
-    return wrap_all(made.at, N_GRADIENTS);
 }

@@ -37,6 +37,17 @@ static ptac_reason take(at_tensor tensor, bool is_grad_y, ptac_view *view)
     return ptac_view_is_contiguous(view) ? PTAC_TAKE : PTAC_LAYOUT;
 }
 
+/* A program may have changed batch_sizes since forward. */
+static bool are_steps_of(const ptac_recurrent_gradients *g, const ptac_call *call)
+{
+    const ptac_packed *packed = g->packed;
+
+    return !packed->starts ||
+           (packed->starts[packed->n_steps] ==
+                call->inputs[PTAC_RECURRENT_GRAD_GATES].sizes[1] &&
+            packed->starts[1] == call->inputs[PTAC_RECURRENT_GRAD_FIRST].sizes[0]);
+}
+
 static ptac_reason read(const ptac_recurrent_gradients *g, through_steps *steps)
 {
     const bool gru = is_gru(g);
@@ -46,7 +57,8 @@ static ptac_reason read(const ptac_recurrent_gradients *g, through_steps *steps)
     };
     ptac_reason why = PTAC_TAKE;
 
-    steps->params = (ptac_recurrent){g->is_reverse};
+    steps->params =
+        (ptac_recurrent){g->is_reverse, g->packed->starts, g->packed->n_steps, false};
     steps->call = (ptac_call){
         .op = gru ? PTAC_OP_GRU_BACKWARD : PTAC_OP_LSTM_BACKWARD,
         .n_inputs = PTAC_RECURRENT_GRAD_N_INPUTS,
@@ -55,7 +67,7 @@ static ptac_reason read(const ptac_recurrent_gradients *g, through_steps *steps)
     };
     for (int i = 0; !why && i < PTAC_RECURRENT_GRAD_N_INPUTS; i++)
         why = take(from[i], i == PTAC_RECURRENT_GRAD_Y, &steps->call.inputs[i]);
-    return why;
+    return !why && !are_steps_of(g, &steps->call) ? PTAC_ARGUMENT : why;
 }
 
 static at_error make_outputs(through_steps *steps, bool gru)
@@ -65,7 +77,7 @@ static at_error make_outputs(through_steps *steps, bool gru)
     const int64_t n = call->inputs[PTAC_RECURRENT_GRAD_W_HH].sizes[1];
     const int64_t columns = ptac_recurrent_gates(call) * n;
     const int64_t sums[3] = {gates->sizes[0], gates->sizes[1], columns};
-    const int64_t state[2] = {gates->sizes[1], n};
+    const int64_t state[2] = {ptac_recurrent_steps_of(call, gates).n_rows, n};
 
     for (int i = 0; i < PTAC_RECURRENT_N_GRADIENTS; i++) {
         const bool is_bias = i == PTAC_RECURRENT_OF_B_IH || i == PTAC_RECURRENT_OF_B_HH;
@@ -117,6 +129,17 @@ static at_error over_rows(ptac_matrix a, ptac_matrix b, at_tensor *out)
 }
 
 /* The gradient of w_hh: each step's sums times the state before it. */
+static at_error of_w_hh_packed(ptac_recurrent_gradients *g, const ptac_call *call,
+                               at_tensor sums)
+{
+    AT_OWNED at_tensor before = NULL;
+    ptac_view y;
+
+    ptac_view_of(g->y, &y);
+    return ptac_packed_states_before(call, &y, g->h0, &before) ||
+           over_rows(steps_of(sums, 0, 1), matrix_of(before), &g->of_w_hh);
+}
+
 static at_error of_w_hh(ptac_recurrent_gradients *g, at_tensor sums)
 {
     ptac_view view;
@@ -141,7 +164,7 @@ static at_error of_w_hh(ptac_recurrent_gradients *g, at_tensor sums)
 
 static at_error of_weights(ptac_recurrent_gradients *g, through_steps *steps)
 {
-    at_tensor *made = steps->made;
+    at_tensor *made = steps->made, hidden;
     AT_OWNED at_tensor dense = NULL;
     ptac_view x;
 
@@ -150,9 +173,9 @@ static at_error of_weights(ptac_recurrent_gradients *g, through_steps *steps)
         over_rows(steps_of(made[PTAC_RECURRENT_OF_SUMS], 0, x.sizes[0]),
                   steps_of(dense, 0, x.sizes[0]), &g->of_w_ih))
         return 1;
-    if (of_w_hh(
-            g,
-            made[is_gru(g) ? PTAC_RECURRENT_OF_HIDDEN_SUMS : PTAC_RECURRENT_OF_SUMS]))
+    hidden = made[is_gru(g) ? PTAC_RECURRENT_OF_HIDDEN_SUMS : PTAC_RECURRENT_OF_SUMS];
+    if (g->packed->starts ? of_w_hh_packed(g, &steps->call, hidden)
+                          : of_w_hh(g, hidden))
         return 1;
     g->of_b_ih = at_give(&made[PTAC_RECURRENT_OF_B_IH]);
     g->of_b_hh = at_give(&made[PTAC_RECURRENT_OF_B_HH]);

@@ -25,7 +25,8 @@ static ptac_reason tensors_reason(const ptac_call *call)
 {
     const ptac_view *in = call->inputs, *x = &in[PTAC_RECURRENT_X];
     const int64_t n = in[PTAC_RECURRENT_W_HH].sizes[1];
-    const int64_t columns = ptac_recurrent_gates(call) * n, n_rows = x->sizes[1];
+    const int64_t columns = ptac_recurrent_gates(call) * n;
+    const int64_t n_rows = ptac_recurrent_steps_of(call, x).n_rows;
     ptac_reason why = input_reason(&in[PTAC_RECURRENT_W_IH], 2, columns, x->sizes[2]);
 
     if (!why)
@@ -41,13 +42,15 @@ static ptac_reason tensors_reason(const ptac_call *call)
 }
 
 ptac_reason ptac_recurrent_read(ptac_op op, bool is_reverse, bool keeps,
+                                const ptac_packed *packed,
                                 const ptac_view inputs[PTAC_RECURRENT_N_INPUTS],
                                 ptac_recurrent_layer *layer)
 {
     const ptac_view *x = &inputs[PTAC_RECURRENT_X];
     const ptac_view *w = &inputs[PTAC_RECURRENT_W_HH];
 
-    layer->params = (ptac_recurrent){is_reverse};
+    layer->params =
+        (ptac_recurrent){is_reverse, packed->starts, packed->n_steps, packed->is_cell};
     layer->call = (ptac_call){
         .op = op,
         .n_inputs = PTAC_RECURRENT_N_INPUTS,
@@ -63,6 +66,9 @@ ptac_reason ptac_recurrent_read(ptac_op op, bool is_reverse, bool keeps,
         return PTAC_EMPTY;
     if (x->strides[2] != 1 && x->sizes[2] != 1)
         return PTAC_LAYOUT;
+    if (packed->starts &&
+        (x->sizes[0] != 1 || x->sizes[1] != packed->starts[packed->n_steps]))
+        return PTAC_ARGUMENT;
     return tensors_reason(&layer->call);
 }
 
@@ -73,17 +79,18 @@ bool ptac_recurrent_run(const ptac_kernel *row, ptac_recurrent_layer *layer,
     const ptac_view *x = &call->inputs[PTAC_RECURRENT_X];
     const int64_t n = call->inputs[PTAC_RECURRENT_W_HH].sizes[1];
     const int64_t sizes[3] = {x->sizes[0], x->sizes[1], n};
+    const int64_t state[2] = {ptac_recurrent_steps_of(call, x).n_rows, n};
     const int64_t kept[3] = {x->sizes[0], x->sizes[1], PTAC_RECURRENT_KEPT * n};
     const bool has_c = !ptac_recurrent_is_gru(call);
     const bool is_made[PTAC_RECURRENT_N_OUTPUTS] = {true, true, has_c, true, has_c};
 
     for (int i = 0; i < call->n_outputs; i++) {
         const bool is_state = i == PTAC_RECURRENT_HN || i == PTAC_RECURRENT_CN;
-        const int64_t *of = i == PTAC_RECURRENT_GATES ? kept : sizes;
+        const int64_t *of = is_state ? state : i == PTAC_RECURRENT_GATES ? kept : sizes;
 
         call->outputs[i] = (ptac_view){.dtype = PTAC_OTHER_DTYPE};
-        if (is_made[i] && ptac_new(PTAC_F32, is_state ? 2 : 3, of + is_state, NULL,
-                                   &made[i], &call->outputs[i])) {
+        if (is_made[i] && ptac_new(PTAC_F32, is_state ? 2 : 3, of, NULL, &made[i],
+                                   &call->outputs[i])) {
             ptac_refuse(call->op, PTAC_MEMORY);
             return false;
         }
@@ -91,11 +98,22 @@ bool ptac_recurrent_run(const ptac_kernel *row, ptac_recurrent_layer *layer,
     return ptac_run(row, call);
 }
 
-/* x of a sequence, its first dimension time. */
+/* x of a sequence, its first dimension time, or, packed, one before it. */
 static void first_time(const ptac_recurrent_sequence *q, const ptac_view *x,
                        ptac_recurrent_layer *layer, ptac_view *in)
 {
     *in = *x;
+    if (q->packed.starts && x->n_dims == 2) {
+        layer->x_sizes[0] = 1;
+        layer->x_strides[0] = 0;
+        for (int d = 0; d < 2; d++) {
+            layer->x_sizes[d + 1] = x->sizes[d];
+            layer->x_strides[d + 1] = x->strides[d];
+        }
+        in->n_dims = 3;
+        in->sizes = layer->x_sizes;
+        in->strides = layer->x_strides;
+    }
     if (!q->is_batch_first || x->n_dims != 3)
         return;
     for (int d = 0; d < 3; d++) {
@@ -150,7 +168,8 @@ static ptac_reason read_part(const ptac_recurrent_sequence *q, int part, bool ke
     if (!why)
         why = state_of(q->c, part, n_parts, &in[PTAC_RECURRENT_C0]);
     return why ? why
-               : ptac_recurrent_read(q->op, part % q->n_directions, keeps, in, layer);
+               : ptac_recurrent_read(q->op, part % q->n_directions, keeps, &q->packed,
+                                     in, layer);
 }
 
 ptac_reason ptac_recurrent_probe(const ptac_recurrent_sequence *q, bool keeps)
@@ -263,14 +282,17 @@ static at_error turn(const ptac_recurrent_sequence *q, at_tensor *y)
     ptac_view view;
     at_tensor turned = NULL;
 
-    if (!q->is_batch_first)
+    if (!q->is_batch_first && !q->packed.starts)
         return 0;
     ptac_view_of(*y, &view);
 
-    const int64_t sizes[3] = {view.sizes[1], view.sizes[0], view.sizes[2]};
-    const int64_t strides[3] = {view.strides[1], view.strides[0], view.strides[2]};
+    const int from = q->packed.starts ? 1 : 0;
+    const int64_t sizes[3] = {view.sizes[1 - from], view.sizes[from], view.sizes[2]};
+    const int64_t strides[3] = {view.strides[1 - from], view.strides[from],
+                                view.strides[2]};
 
-    if (T.aoti_torch__reinterpret_tensor(*y, 3, sizes, strides, 0, &turned))
+    if (T.aoti_torch__reinterpret_tensor(*y, 3 - from, sizes + from, strides + from, 0,
+                                         &turned))
         return 1;
     at_drop_tensor(y);
     *y = turned;

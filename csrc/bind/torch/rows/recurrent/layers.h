@@ -20,13 +20,36 @@ typedef struct ptac_recurrent_weights {
 } ptac_recurrent_weights;
 
 /*
+ * The steps of a packed sequence, see ptac_recurrent; without starts it is padded, or
+ * one step alone.
+ */
+typedef struct ptac_packed {
+    bool is_cell;
+    int64_t *starts;
+    int64_t n_steps;
+} ptac_packed;
+
+/*
+ * From a PackedSequence's batch_sizes, or NULL of a padded one; ptac_packed_drop() the
+ * result also where they are none that stock takes.
+ */
+ptac_reason ptac_packed_read(at_tensor batch_sizes, ptac_packed *packed);
+void ptac_packed_drop(ptac_packed *packed);
+
+/* The state before each row of each step of a packed call, whose results are y. */
+at_error ptac_packed_states_before(const ptac_call *call, const ptac_view *y,
+                                   at_tensor h0, at_tensor *made);
+
+/*
  * A sequence through layers, as torch.lstm() and torch.gru() take it; h and c are
- * [parts, rows, units]. Without dropout between layers.
+ * [parts, rows, units]. A packed one has x [rows of all steps, numbers]. Without
+ * dropout between layers.
  */
 typedef struct ptac_recurrent_sequence {
     ptac_op op;
     at_tensor x, h, c;
     bool is_batch_first;
+    ptac_packed packed;
     int n_layers, n_directions;
     ptac_recurrent_weights weights[PTAC_RECURRENT_MOST_PARTS];
 } ptac_recurrent_sequence;
@@ -40,9 +63,11 @@ typedef struct ptac_recurrent_layer {
 
 /*
  * The call of a layer, with outputs for a gradient if it keeps what that needs; or why
- * no row can take its tensors. layer must not move.
+ * no row can take its tensors. layer must not move, packed must outlive it; x is [1,
+ * rows of all steps, numbers] where that has starts.
  */
 ptac_reason ptac_recurrent_read(ptac_op op, bool is_reverse, bool keeps,
+                                const ptac_packed *packed,
                                 const ptac_view inputs[PTAC_RECURRENT_N_INPUTS],
                                 ptac_recurrent_layer *layer);
 
@@ -60,6 +85,7 @@ bool ptac_recurrent_all(const ptac_recurrent_sequence *sequence, at_tensor made[
 typedef struct ptac_recurrent_gradients {
     ptac_op op; /* of forward */
     bool is_reverse;
+    const ptac_packed *packed;
     at_tensor x, w_ih, w_hh, h0, c0, y, gates, cells;
     at_tensor grad_y, grad_hn, grad_cn; /* NULL: zero */
     bool wants_x, wants_w;              /* w: any weight or bias */
