@@ -16,6 +16,7 @@ from typing import Any
 from torch import nn
 
 from pai_torchacc.quantization import (
+    encoder,
     fused_modules,
     operators,  # noqa: F401 which defines torch.ops.pai_torchacc.int8_*
     quantizer,
@@ -315,6 +316,7 @@ def settle(model: nn.Module) -> None:
             elif not is_quantized and "_before_int8" in own:
                 own[name] = own.pop("_before_int8")
     fused_modules.settle(model)
+    encoder.settle(model)
 
 
 def dequantize(model: nn.Module) -> nn.Module:
