@@ -331,7 +331,6 @@ def int8_sublayer(
     norm: int,
     /,
 ) -> _Opt: ...
-
 def module_guards_install(
     classes: list[tuple[type, list[_Watched]]], hooks: list[dict[int, Any]], /
 ) -> None: ...

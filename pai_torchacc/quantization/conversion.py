@@ -16,7 +16,6 @@ from typing import Any
 from torch import nn
 
 from pai_torchacc.quantization import (
-    encoder,
     fused_modules,
     operators,  # noqa: F401 which defines torch.ops.pai_torchacc.int8_*
     quantizer,
@@ -31,6 +30,7 @@ from pai_torchacc.quantization.quantizer import FORMATS, FP8, INT8, Format
 from pai_torchacc.quantization.record import METHODS, Record, State, Tie
 from pai_torchacc.quantization.selection import CLASSES, Layer
 from pai_torchacc.quantization.storage import QuantizedModule
+from pai_torchacc.quantization.transformer import encoder
 
 
 @dataclass

@@ -26,6 +26,7 @@ typedef struct linear_job {
     const int8_t *packed;
     const float *scales, *bias;
     float *y;
+    bool is_far; /* y is in no cache */
     int64_t m;
     int64_t pitch; /* bytes from one quantized row to the next */
     uint8_t *q;
@@ -84,7 +85,8 @@ static void multiply_tile(const linear_job *job, ptac_tile *tile,
 
     for (int r = 0; r < n_rows; r++) {
         tile->rows[r] = job->q + (row + r) * job->pitch;
-        fetch_line(y + r * job->p->n, e->n_columns);
+        if (job->is_far)
+            fetch_line(y + r * job->p->n, e->n_columns);
     }
     job->isa->sum(tile, n_rows, (int)ptac_parts(e->n_columns, PTAC_LANES), sums);
     job->isa->finish(e, sums, n_rows, job->rows + row, y, job->p->n);
@@ -131,6 +133,7 @@ void ptac_int8_multiply_rows(const ptac_int8_isa *isa, const ptac_int8_weight *w
         .m = m, .n = weight->n, .k = weight->k, .relu = weight->relu};
     const linear_job job = {
         .isa = isa,
+        .is_far = !weight->y_is_near,
         .p = &p,
         .shape = {.n = p.n, .c = p.k, .taps = 1, .groups = 1},
         .packed = weight->packed,
@@ -253,6 +256,7 @@ ptac_status ptac_int8_linear_run(const ptac_call *call, const ptac_int8_isa *isa
         .packed = call->inputs[1].data,
         .scales = call->inputs[2].data,
         .bias = call->n_inputs > 3 ? call->inputs[3].data : NULL,
+        .is_far = true,
         .pitch = pitch,
         .n_panels = ptac_parts(p->n, PTAC_PANEL),
     };

@@ -41,6 +41,7 @@ typedef struct ptac_int8_weight {
     const int8_t *packed;
     const float *scales, *bias; /* bias may be NULL */
     bool relu;
+    bool y_is_near; /* in a cache */
 } ptac_int8_weight;
 
 /* Bytes from one quantized row of k values to the next. */

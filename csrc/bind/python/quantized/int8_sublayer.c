@@ -125,13 +125,28 @@ static const ptac_quantized_op sublayer = {
     .new_output = new_rows,
 };
 
+/* Whether a gradient is asked of a tensor; -1 with an exception set. */
+static int wants_gradient(PyObject *const *args, Py_ssize_t n_args)
+{
+    static const int places[] = {X, BIAS, BIAS_2, RESIDUAL, NORM_WEIGHT, NORM_BIAS};
+    int wants = 0;
+
+    if (n_args != N_ARGS || !T.aoti_torch_grad_mode_is_enabled())
+        return 0;
+    for (size_t i = 0; i < sizeof places / sizeof *places && wants == 0; i++)
+        if (ptac_is_plain(args[places[i]]))
+            wants = ptac_requires_grad(args[places[i]]);
+    return wants;
+}
+
 /* int8_sublayer(...) -> y or None; all that it refuses is counted */
 PTAC_FASTCALL(int8_sublayer)
 {
-    ptac_reason why = ptac_why_not_lean();
+    const int wants = wants_gradient(args, n_args);
+    const ptac_reason why = wants ? PTAC_GRAD : ptac_why_not_lean();
 
-    if (!why && T.aoti_torch_grad_mode_is_enabled())
-        why = PTAC_GRAD;
+    if (wants < 0)
+        return NULL;
     if (why) {
         ptac_refuse(PTAC_OP_INT8_SUBLAYER, why);
         Py_RETURN_NONE;

@@ -1,5 +1,5 @@
 /*
- * int8_sublayer.c - rows through a sublayer, a block at a time, shared out over threads.
+ * int8_sublayer.c - rows go through a sublayer, a block at a time.
  */
 #include "ops/int8/sublayer/int8_sublayer.h"
 
@@ -126,8 +126,7 @@ static int64_t weights_of(const ptac_int8_sublayer *p)
     return p->n * (p->k + p->n_2);
 }
 
-static ptac_int8_weight weight_of(const ptac_call *call, int at, int64_t n, int64_t k,
-                                  bool relu)
+static ptac_int8_weight weight_of(const ptac_call *call, int at, int64_t n, int64_t k)
 {
     return (ptac_int8_weight){
         .n = n,
@@ -135,7 +134,6 @@ static ptac_int8_weight weight_of(const ptac_call *call, int at, int64_t n, int6
         .packed = call->inputs[at].data,
         .scales = call->inputs[at + 1].data,
         .bias = call->inputs[at + 2].data,
-        .relu = relu,
     };
 }
 
@@ -147,9 +145,8 @@ ptac_status ptac_int8_sublayer_run(const ptac_call *call, const ptac_int8_isa *i
     sublayer_job job = {
         .isa = isa,
         .p = p,
-        .weights = {weight_of(call, PTAC_SUBLAYER_PACKED, p->n, p->k,
-                              p->act == PTAC_ACT_RELU),
-                    weight_of(call, PTAC_SUBLAYER_SECOND, p->n_2, p->n, false)},
+        .weights = {weight_of(call, PTAC_SUBLAYER_PACKED, p->n, p->k),
+                    weight_of(call, PTAC_SUBLAYER_SECOND, p->n_2, p->n)},
         .norm = {in[PTAC_SUBLAYER_NORM_WEIGHT].data, in[PTAC_SUBLAYER_NORM_BIAS].data,
                  p->eps},
         .x = in[PTAC_SUBLAYER_X].data,
@@ -158,6 +155,8 @@ ptac_status ptac_int8_sublayer_run(const ptac_call *call, const ptac_int8_isa *i
         .block = block < LEAST_BLOCK ? LEAST_BLOCK : ptac_least(block, MOST_BLOCK),
     };
 
+    job.weights[0].relu = p->act == PTAC_ACT_RELU;
+    job.weights[0].y_is_near = p->n_2 > 0;
     ptac_parallel_for(0, p->m, 1 + PTAC_INT8_GRAIN / weights_of(p), run_rows, &job);
     return job.status;
 }

@@ -2,9 +2,9 @@
  * rows.h - constants of what happens to rows between int8 products.
  *
  * GELU is z * Phi(z) with Phi(-a) = sum(terms[i] k^(i + 1)) exp(-a^2 / 2), k = 1 / (1 +
- * p a), for a >= 0: Abramowitz and Stegun, "Handbook of Mathematical Functions", 7.1.26,
- * which is erfc of a / sqrt(2), halved. Phi is wrong by 1e-7 at most, which is far below
- * a step of the bytes that it becomes. LayerNorm adds up 32 sums, of every 32nd number,
+ * p a), for a >= 0: half of erfc(a / sqrt(2)) by Abramowitz and Stegun, "Handbook of
+ * Mathematical Functions", 7.1.26. Phi is wrong by 1e-7 at most, which is far below a
+ * step of the bytes that it becomes. LayerNorm adds up 32 sums, of every 32nd number,
  * and then halves to halves. Both so that each instruction set gives the same bits.
  */
 #ifndef PTAC_OPS_INT8_SUBLAYER_ROWS_H

@@ -19,7 +19,7 @@ from pai_torchacc.fusion.foreign import is_torchs_own
 from pai_torchacc.quantization import dispatch, operators
 from pai_torchacc.quantization.attention import Int8MultiheadAttention
 from pai_torchacc.quantization.layers import Int8Linear, Int8OutProjection
-from pai_torchacc.quantization.quantizer import is_in_graph
+from pai_torchacc.quantization.quantizer import WEIGHTS, is_in_graph
 
 _BATCHED = 3
 
@@ -80,24 +80,25 @@ class Int8EncoderLayer(nn.TransformerEncoderLayer):
             or type(x) is not Tensor
             or x.dim() != _BATCHED
             or x.dtype != torch.float32
-            or x.device.type != "cpu"
+            or not x.is_cpu
+            or dispatch.is_transformed()
+            or dispatch._is_autocast()
+            or not _are_as_torchs()
         ):
             return False
-        modules, attention = self._modules, self.self_attn
-        layers = attention, attention.out_proj, self.linear1, self.linear2
-        return (
-            not any(map(_is_observed, modules.values()))
-            and not _is_observed(attention.out_proj)
-            and not any(_GLOBAL_HOOKS)
+        modules = self._modules
+        attention: Any = modules["self_attn"]
+        projection, width = attention._modules["out_proj"], attention.embed_dim
+        layers = attention, projection, modules["linear1"], modules["linear2"]
+        norms = modules["norm1"], modules["norm2"]
+        return bool(
+            x.shape[2] == width
             and tuple(map(type, layers)) == _LAYERS
-            and all(_is_int8(layer, x) for layer in layers)
-            and _is_norm(self.norm1, attention.embed_dim)
-            and _is_norm(self.norm2, attention.embed_dim)
+            and not any(map(_is_observed, (projection, *modules.values())))
+            and all(type(norm) is nn.LayerNorm for norm in norms)
+            and all(norm.normalized_shape == (width,) for norm in norms)
             and self._activation()
-            and x.shape[2] == attention.embed_dim
-            and all(is_torchs_own(*one) for one in _CALLED)
-            and not dispatch.is_transformed()
-            and not dispatch._is_autocast()
+            and all(_is_int8(layer, x) for layer in layers)
         )
 
     def _activation(self) -> int:
@@ -155,7 +156,23 @@ class Int8EncoderLayer(nn.TransformerEncoderLayer):
         return self.norm2(x + self._ff_block(x)) if y is None else y
 
 
+_PACKED = {name: f"{name}_packed" for name in WEIGHTS}
+
 _LAYERS = Int8MultiheadAttention, Int8OutProjection, Int8Linear, Int8Linear
+
+
+_approved: list[tuple[Any, ...]] = [()]
+"""What was last found to be torch's own."""
+
+
+def _are_as_torchs() -> bool:
+    """Whether stock's forward would call torch's own, and nothing else of it."""
+    now = tuple([getattr(owner, name) for owner, name in _CALLED])
+    if now != _approved[0]:
+        if not all(is_torchs_own(*one) for one in _CALLED):
+            return False
+        _approved[0] = now
+    return not (_GLOBAL_HOOKS[0] or _GLOBAL_HOOKS[1])
 
 
 def _is_observed(module: nn.Module) -> bool:
@@ -171,17 +188,13 @@ def _is_observed(module: nn.Module) -> bool:
 
 def _is_int8(layer: Any, x: Tensor) -> bool:
     """Whether so many rows are computed in int8, by a weight in one piece."""
-    state = layer._int8
-    name = f"{layer.weight_name}_packed"
+    state, buffers = layer._int8, layer._buffers
+    name = _PACKED[layer.weight_name]
     return (
-        name in layer._buffers
-        and f"{name}_1" not in layer._buffers
+        name in buffers
+        and f"{name}_1" not in buffers
         and not (state.floats and state.is_float(x, x.shape[2]))
     )
-
-
-def _is_norm(norm: nn.Module, width: int) -> bool:
-    return type(norm) is nn.LayerNorm and norm.normalized_shape == (width,)
 
 
 _Weight = tuple[Tensor, Tensor, Any, int, int]
