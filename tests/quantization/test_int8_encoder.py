@@ -165,6 +165,16 @@ def test_an_encoder_of_several_layers() -> None:
     assert int8.sqnr_db(truth[~PADDING], y[~PADDING]) > 30
 
 
+def test_beside_operator_fusion() -> None:
+    ours, x = quantized(layer(norm_first=True)), inputs()
+    expected = ours(x)
+    with ptac.enable_operator_fusion():
+        hits = switching.hits(OP)
+        y = ours(x, src_key_padding_mask=PADDING)
+        assert hits.accelerated == 3, hits
+        assert int8.sqnr_db(expected[0], y[0]) > 35
+
+
 # What is called as ever.
 
 

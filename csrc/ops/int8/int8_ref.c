@@ -145,11 +145,10 @@ static void store_planes(const float *rows, int n_pixels, int n_columns, float *
 static float gelu_one(float z)
 {
     const float *e = ptac_gelu_exp_terms, *t = ptac_gelu_terms;
-    const float size = fabsf(z), x = z * z * -0.5f;
-    const float bounded = x > -104.0f || x != x ? x : -104.0f;
-    const float n = rintf(bounded * 0x1.715476p0f);
-    const float upper = fmaf(-n, 0x1.62e4p-1f, bounded);
-    const float r = fmaf(-n, 0x1.7f7d1cp-20f, upper), square = r * r;
+    const float size = fminf(fabsf(z), PTAC_GELU_MOST), x = size * size * -0.5f;
+    const float n = rintf(x * 0x1.715476p0f);
+    const float r = fmaf(-n, 0x1.7f7d1cp-20f, fmaf(-n, 0x1.62e4p-1f, x));
+    const float square = r * r;
     const float even = fmaf(fmaf(e[4], square, e[2]), square, e[0]);
     const float rest = fmaf(square, fmaf(fmaf(e[3], square, e[1]), r, even), r);
     const float k = 1.0f / fmaf(size, PTAC_GELU_P, 1.0f);
@@ -160,6 +159,8 @@ static float gelu_one(float z)
     for (int i = 3; i >= 0; i--)
         sum = fmaf(sum, k, t[i]);
     sum = sum * k * ldexpf(rest + 1.0f, (int)n);
+    if (fabsf(z) > PTAC_GELU_MOST)
+        sum = 0.0f;
     return z * (z < 0.0f ? sum : 1.0f - sum);
 }
 

@@ -138,8 +138,8 @@ def _sublayer(m: int, d: int, inner: int) -> Call:
     c = _host.learnt()
     x, affine = torch.randn(m, d), (torch.randn(d), torch.randn(d))
     n = inner or d
-    first = torch.randn(n, d), torch.randn(n)
-    second = (torch.randn(d, inner), torch.randn(d)) if inner else None
+    first = torch.randn(n, d) / d**0.5, torch.randn(n)
+    second = (torch.randn(d, inner) / d**0.5, torch.randn(d)) if inner else None
 
     def packed(weight: Any, bias: Any) -> tuple[Any, ...]:
         int8, scale, _, _ = c.int8_quantize(weight)

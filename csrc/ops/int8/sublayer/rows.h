@@ -16,6 +16,9 @@ enum {
 
 #define PTAC_GELU_P 0.231641888f /* 0.3275911 / sqrt(2) */
 
+/* Beyond it Phi(-a) is 0: what is left, 2e-33, would come by way of slow denormals. */
+#define PTAC_GELU_MOST 12.0f
+
 static const float ptac_gelu_terms[] = {0.127414796f, -0.142248368f, 0.7107068705f,
                                         -0.7265760135f, 0.5307027145f};
 

@@ -7,13 +7,15 @@
 
 INLINE vec gelu_of(vec z)
 {
-    const vec k = v_div(v_set(1), v_fma(v_abs(z), v_set(PTAC_GELU_P), v_set(1)));
+    const vec most = v_set(PTAC_GELU_MOST), size = v_min(most, v_abs(z));
+    const vec k = v_div(v_set(1), v_fma(size, v_set(PTAC_GELU_P), v_set(1)));
     vec sum = v_set(ptac_gelu_terms[4]);
 
 #pragma GCC unroll 4
     for (int i = 3; i >= 0; i--)
         sum = v_fma(sum, k, v_set(ptac_gelu_terms[i]));
-    sum = v_mul(v_mul(sum, k), v_exp_bounded(v_mul(v_mul(z, z), v_set(-0.5f))));
+    sum = v_mul(v_mul(sum, k), v_exp_bounded(v_mul(v_mul(size, size), v_set(-0.5f))));
+    sum = v_pick(v_less(most, v_abs(z)), v_zero(), sum);
     return v_mul(z, v_pick(v_less(z, v_zero()), sum, v_sub(v_set(1), sum)));
 }
 
