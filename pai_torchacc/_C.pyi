@@ -315,6 +315,26 @@ def int8_embedding(indices: Tensor, weight_int8: Tensor, scale: Tensor, /) -> _O
 
 int8_embedding_kernel = int8_embedding
 
+# activation: 0 none, 1 ReLU, 2 GELU; norm: 0 none, 1 before the products, 2 at the end
+def int8_sublayer(
+    x: Tensor,
+    packed: Tensor,
+    scale: Tensor,
+    bias: _Opt,
+    n: int,
+    k: int,
+    activation: int,
+    packed_2: _Opt,
+    scale_2: _Opt,
+    bias_2: _Opt,
+    n_2: int,
+    residual: _Opt,
+    norm_weight: _Opt,
+    norm_bias: _Opt,
+    eps: float,
+    norm: int,
+    /,
+) -> _Opt: ...
 def module_guards_install(
     classes: list[tuple[type, list[_Watched]]], hooks: list[dict[int, Any]], /
 ) -> None: ...

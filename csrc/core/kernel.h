@@ -13,7 +13,7 @@
 #include "core/view.h"
 
 enum {
-    PTAC_MAX_INPUTS = 8,
+    PTAC_MAX_INPUTS = 10,
     PTAC_MAX_OUTPUTS = 7,
     PTAC_MAX_ROWS = 24,   /* rows an operator may have */
     PTAC_MAX_KINDS = 128, /* shape kinds an operator may distinguish */

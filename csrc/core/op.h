@@ -88,6 +88,7 @@
     X(INT8_LINEAR, "int8_linear", QUANTIZATION)                                        \
     X(INT8_CONV2D, "int8_conv2d", QUANTIZATION)                                        \
     X(INT8_EMBEDDING, "int8_embedding", QUANTIZATION)                                  \
+    X(INT8_SUBLAYER, "int8_sublayer", QUANTIZATION)                                    \
     X(FP8_LINEAR, "fp8_linear", QUANTIZATION)                                          \
     X(ATTENTION, "attention", FUSION)                                                  \
     X(ATTENTION_BACKWARD, "attention_backward", FUSION)                                \

@@ -49,6 +49,9 @@ Products of bfloat16 are twice as fast as float32's on one CPU and half as fast 
 another, both with AVX-512.
 """
 
+OF_AMX = ROUNDING | {"amx"}
+"""Rows that use AMX where there is any, or nothing else."""
+
 Progress = Callable[[str, float], None]
 """Told what is measured next, and its share of the whole."""
 
@@ -230,7 +233,7 @@ def generic(
     of_amx = [
         m._replace(row=m.row + WITH_AMX)
         for m in measurements
-        if has_amx and isa == ISAS[-1] and m.row in ROUNDING
+        if has_amx and isa == ISAS[-1] and m.row in OF_AMX
     ]
     return [*shared, *of_amx]
 

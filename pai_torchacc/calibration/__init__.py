@@ -28,7 +28,13 @@ FASTER = 1.05
 FASTER_ELSEWHERE = 1.15
 LEVELS = ("exact", "close", "fast")
 
-BY_NAME = ("int8_linear", "int8_conv2d", "int8_embedding", "fp8_linear")
+BY_NAME = (
+    "int8_linear",
+    "int8_conv2d",
+    "int8_embedding",
+    "int8_sublayer",
+    "fp8_linear",
+)
 """Operators whose switch is asked for by name and carries a bound of its own."""
 
 DIVIDED = {

@@ -30,6 +30,7 @@ from pai_torchacc.quantization.quantizer import FORMATS, FP8, INT8, Format
 from pai_torchacc.quantization.record import METHODS, Record, State, Tie
 from pai_torchacc.quantization.selection import CLASSES, Layer
 from pai_torchacc.quantization.storage import QuantizedModule
+from pai_torchacc.quantization.transformer import encoder
 
 
 @dataclass
@@ -315,6 +316,7 @@ def settle(model: nn.Module) -> None:
             elif not is_quantized and "_before_int8" in own:
                 own[name] = own.pop("_before_int8")
     fused_modules.settle(model)
+    encoder.settle(model)
 
 
 def dequantize(model: nn.Module) -> nn.Module:

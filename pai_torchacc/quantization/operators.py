@@ -34,7 +34,7 @@ _library = torch.library.Library("pai_torchacc", "FRAGMENT")
 def install(c: Any) -> None:
     """Use the extension's kernels."""
     for op in OPERATORS:
-        for name in (op, f"{op}_kernel"):
+        for name in (op, f"{op}_kernel") if op in _DESCRIPTIONS else (op,):
             kernels[name] = getattr(c, name)
 
 

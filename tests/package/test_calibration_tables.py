@@ -193,6 +193,21 @@ def test_what_amx_gained_is_said_of_cpus_with_amx() -> None:
         assert [point[5] for point in found] == [row]
 
 
+def test_rows_that_are_amx_s_alone_are_for_cpus_with_it() -> None:
+    rows = [("amx", "exact", True, False), ("vnni", "exact", True, False)]
+    operators = [("int8_linear", ["m32_up"], rows)]
+    measured = [
+        line("int8_linear", "m32_up", "amx", 5.0),
+        line("int8_linear", "m32_up", "vnni", 3.0),
+    ]
+    shared = calibrate.generic(measured, "avx512", has_amx=True)
+    assert shared == [measured[1], line("int8_linear", "m32_up", "amx+amx", 5.0)]
+    table = calibration.Table("t", shared, calibration.FASTER_ELSEWHERE)
+    for has_amx, row in ((True, "amx"), (False, "vnni")):
+        found, _ = calibration.points(table, operators, "close", has_amx=has_amx)
+        assert [point[5] for point in found] == [row]
+
+
 def test_a_family_s_table_is_completed_by_kinds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

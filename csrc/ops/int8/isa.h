@@ -12,19 +12,20 @@
 
 enum {
     PTAC_TILE_ROWS = 6, /* 6 x 4 vectors of sums fill 24 of 32 registers */
+    PTAC_MOST_TILE_ROWS = 64,
     /* Sums of more products would overflow: 2^31 / (255 * 127) = 66311. */
     PTAC_INT8_MOST_TERMS = 65536,
     PTAC_INT8_GRAIN = 1 << 21, /* multiply-adds that are worth a thread */
 };
 
 /*
- * Sums of up to 6 rows of activations with one panel of weights. A row is n_segments
+ * Sums of some rows of activations with one panel of weights. A row is n_segments
  * pieces of n_quads * 4 bytes, each segments[i] bytes from where the row begins: one
  * for a linear layer, one a window line for a convolution. Rows that are not there may
  * repeat others.
  */
 typedef struct ptac_tile {
-    const uint8_t *rows[PTAC_TILE_ROWS];
+    const uint8_t *rows[PTAC_MOST_TILE_ROWS];
     const int64_t *segments;
     int64_t n_segments;
     int64_t n_quads; /* at least 1 */
@@ -59,6 +60,12 @@ typedef struct ptac_epilogue {
     bool relu; /* max(0, y); NaN stays */
 } ptac_epilogue;
 
+/* LayerNorm of a row. */
+typedef struct ptac_int8_norm {
+    const float *weight, *bias; /* NULL: 1, 0 */
+    float eps;
+} ptac_int8_norm;
+
 /*
  * How a quantized image lies: pixels of pixel_bytes, lines of width pixels that begin
  * line_bytes apart. A pixel's channels are filled up to a quad with anything.
@@ -69,7 +76,11 @@ typedef struct ptac_pixels {
 } ptac_pixels;
 
 typedef struct ptac_int8_isa {
-    /* Sums [n_rows][64], of which the first 16 * n_vectors columns are written. */
+    int tile_rows; /* that sum() takes at a time, at most PTAC_MOST_TILE_ROWS */
+    /*
+     * Sums [n_rows][64], of which the first 16 * n_vectors columns are written, and
+     * others may be.
+     */
     void (*sum)(const ptac_tile *tile, int n_rows, int n_vectors, int32_t *sums);
     /* Row r of y begins r * y_stride floats from y. */
     void (*finish)(const ptac_epilogue *e, const int32_t *sums, int n_rows,
@@ -107,13 +118,18 @@ typedef struct ptac_int8_isa {
     /* The same as quantize() in 0..65535, high and low bytes apart. */
     void (*quantize16)(const float *x, int64_t n, float inverse, float zero,
                        uint8_t *high, uint8_t *low);
+    /* Between products, see sublayer/: x = gelu(x); y += x; norm() may be in place. */
+    void (*gelu)(float *x, int64_t n);
+    void (*add)(float *y, const float *x, int64_t n);
+    void (*norm)(const ptac_int8_norm *how, const float *x, int64_t n, float *y);
 } ptac_int8_isa;
 
 /* The members of which a file of an instruction set has functions by the same name. */
 #define PTAC_INT8_MEMBERS                                                              \
-    .sum = sum, .finish = finish, .finish16 = finish16, .measure = measure,            \
-    .quantize = quantize, .quantize16 = quantize16,                                    \
-    .quantize_planes = quantize_planes, .store_planes = store_planes
+    .tile_rows = PTAC_TILE_ROWS, .sum = sum, .finish = finish, .finish16 = finish16,   \
+    .measure = measure, .quantize = quantize, .quantize16 = quantize16,                \
+    .quantize_planes = quantize_planes, .store_planes = store_planes, .gelu = gelu,    \
+    .add = add, .norm = norm
 
 extern const ptac_int8_isa ptac_int8_scalar;
 

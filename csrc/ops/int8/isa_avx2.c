@@ -88,6 +88,7 @@ INLINE void store_low_bytes(uint8_t *to, ints q, int n)
 
 #include "ops/int8/isa_tpl.h"
 #include "ops/int8/planes_tpl.h"
+#include "ops/int8/sublayer/rows_tpl.h"
 
 TARGET static void quantize(const float *x, int64_t n, float inverse, float zero,
                             uint8_t *q)

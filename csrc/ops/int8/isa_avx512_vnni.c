@@ -133,6 +133,7 @@ INLINE void store_low_bytes(uint8_t *to, ints q, int n)
 
 #include "ops/int8/isa_tpl.h"
 #include "ops/int8/planes_tpl.h"
+#include "ops/int8/sublayer/rows_tpl.h"
 
 /* In 0..255. */
 INLINE __m128i bytes_of(vec x, vec by, vec from)

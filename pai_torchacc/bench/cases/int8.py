@@ -64,6 +64,11 @@ CONVOLUTIONS = (
 
 _WITHOUT = ("scalar",)
 
+SUBLAYERS = (64, 256, 512, 1024)
+"""Widths of transformers, whose feed-forward layers are four times as wide."""
+
+SUBLAYER_ROWS = {"m2_31": (8, 31), "m32_up": (32, 256)}
+
 EMBEDDINGS = ((1000, 16), (1000, 64), (30522, 128), (30522, 512))
 
 
@@ -80,7 +85,7 @@ class Layer:
 
 
 def cases() -> Iterator[Case]:
-    """Cases of int8_linear, int8_conv2d and int8_embedding."""
+    """Cases of int8_linear, int8_conv2d, int8_embedding and int8_sublayer."""
     for n, k in WEIGHTS:
         for kind, rows in ROWS.items():
             makes = tuple(partial(_linear, m, n, k) for m in rows)
@@ -92,6 +97,13 @@ def cases() -> Iterator[Case]:
     for v, d in EMBEDDINGS:
         makes = tuple(partial(_embedding, v, d, n) for n in (1, 32, 1024))
         yield Case("int8_embedding", "rows", "float32", d, makes, (), _WITHOUT)
+    for d in SUBLAYERS:
+        for rows, counts in SUBLAYER_ROWS.items():
+            one = tuple(partial(_sublayer, m, d, 0) for m in counts)
+            two = tuple(partial(_sublayer, m, d, 4 * d) for m in counts)
+            for kind, work, makes in (("one", d * d, one), ("two", 8 * d * d, two)):
+                place = "int8_sublayer", f"{kind}_{rows}", "float32", work
+                yield Case(*place, makes, (), _WITHOUT)
 
 
 def _linear(m: int, n: int, k: int) -> Call:
@@ -119,3 +131,27 @@ def _embedding(v: int, d: int, n: int) -> Call:
     int8, scale, _, _ = c.int8_quantize(weight)
     args = indices, int8, scale
     return Layer(lambda: F.embedding(indices, weight), c.int8_embedding, args)
+
+
+def _sublayer(m: int, d: int, inner: int) -> Call:
+    """A layer with its residual and norm, or two with a GELU between them."""
+    c = _host.learnt()
+    x, affine = torch.randn(m, d), (torch.randn(d), torch.randn(d))
+    n = inner or d
+    first = torch.randn(n, d) / d**0.5, torch.randn(n)
+    second = (torch.randn(d, inner) / d**0.5, torch.randn(d)) if inner else None
+
+    def packed(weight: Any, bias: Any) -> tuple[Any, ...]:
+        int8, scale, _, _ = c.int8_quantize(weight)
+        return c.int8_pack(int8, 1), scale, bias
+
+    def stock() -> Any:
+        y = F.linear(x, *first)
+        if second is not None:
+            y = F.linear(F.gelu(y), *second)
+        return F.layer_norm(x + y, (d,), *affine)
+
+    rest = (*packed(*second), d) if second else (None, None, None, 0)
+    last = 2
+    args = (x, *packed(*first), n, d, 2 * bool(inner), *rest, x, *affine, 1e-5, last)
+    return Layer(stock, c.int8_sublayer, args)

@@ -9,6 +9,7 @@
 #include "ops/int8/conv/int8_conv2d.h"
 #include "ops/int8/embedding/int8_embedding.h"
 #include "ops/int8/int8_linear.h"
+#include "ops/int8/sublayer/int8_sublayer.h"
 
 /*
  * A plain, contiguous tensor of that dtype of torch's and, unless it is negative, so
@@ -26,6 +27,7 @@ typedef struct ptac_quantized_args {
         ptac_int8_linear linear;
         ptac_int8_conv2d conv2d;
         ptac_int8_embedding embedding;
+        ptac_int8_sublayer sublayer;
     } params;
     ptac_call call; /* but for the output */
     at_tensor copy; /* of the first argument, where that has gaps; owned, or NULL */

@@ -1,0 +1,1 @@
+"""Layers of ``nn.Transformer`` around int8 ones."""
