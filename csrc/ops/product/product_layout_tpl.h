@@ -23,18 +23,19 @@ INLINE void lay_out_terms(const float *from, int64_t row, int n_rows, int count,
     for (int i = 0; i < LANES; i++)
         rows[i] = i < n_rows ? v_load_first(from + i * row, count) : v_zero();
     v_transpose(rows);
-    for (int i = 0; i < count - is_end; i++, to += n_rows)
-        v_store(to, rows[i]); /* what is too much is overwritten by the next */
+#pragma GCC unroll 16
+    for (int i = 0; i < LANES; i++)
+        if (i < count - is_end) /* what is too much is overwritten by the next */
+            v_store(to + i * n_rows, rows[i]);
     if (is_end)
-        v_store_first(to, rows[count - 1], n_rows);
+        v_store_first(to + (count - 1) * n_rows, rows[count - 1], n_rows);
 }
 
 /* Rows whose terms lie side by side. */
-INLINE void lay_out_rows(const ptac_product *p, const tile_rows *rows, int64_t begin,
+INLINE void lay_out_rows(const ptac_product *p, int64_t row, int n_rows, int64_t begin,
                          int64_t end, float *to)
 {
-    const float *from = p->a + rows->first * p->a_row;
-    const int n_rows = rows->n;
+    const float *from = p->a + row * p->a_row;
 
     FOR_LANES(k, count, begin, end,
               lay_out_terms(from + k, p->a_row, n_rows, count, k + count == end,
@@ -60,8 +61,10 @@ INLINE void lay_out_turned(const ptac_product *p, const tile_rows *rows, int64_t
 INLINE void lay_out_tile(const ptac_product *p, const tile_rows *rows, int64_t begin,
                          int64_t end, float *to)
 {
-    if (p->a_term == 1)
-        lay_out_rows(p, rows, begin, end, to);
+    if (p->a_term == 1 && rows->n == TILE_ROWS) /* a constant */
+        lay_out_rows(p, rows->first, TILE_ROWS, begin, end, to);
+    else if (p->a_term == 1)
+        lay_out_rows(p, rows->first, rows->n, begin, end, to);
     else
         lay_out_turned(p, rows, begin, end, to);
 }

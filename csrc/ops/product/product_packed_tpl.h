@@ -243,26 +243,6 @@ TARGET static void hold_panels(int64_t begin, int64_t end, void *context)
     }
 }
 
-/*
- * Asks for what the next tile of a part will read, a share of its rows: nobody has used
- * them yet, and they lie too far apart for the processor to guess.
- */
-INLINE void fetch_rows(const packed_job *job, int64_t tile, const panel_part *part)
-{
-    enum { LINE = 64 / sizeof(float) };
-    const ptac_product *p = job->product;
-    const tile_rows rows = rows_of(job, tile);
-    const int64_t panel = part->column / TILE_COLUMNS;
-    const int64_t last = rows.n * (panel + 1) / job->n_panels;
-
-    for (int64_t i = rows.n * panel / job->n_panels; i < last; i++) {
-        const float *row = p->a + (rows.first + i) * p->a_row;
-
-        for (int64_t k = part->begin; k < part->end; k += LINE)
-            __builtin_prefetch(row + k, 0, 2);
-    }
-}
-
 /* Part of a tile times all panels. */
 INLINE void pass_panels_of(const packed_job *job, int64_t tile, panel_part part)
 {
@@ -270,12 +250,9 @@ INLINE void pass_panels_of(const packed_job *job, int64_t tile, panel_part part)
     const tile_rows rows = rows_of(job, tile);
     _Alignas(64) float laid_out[PACKED_TERMS * TILE_ROWS + LANES];
     const float *panel = job->held + part.begin * TILE_COLUMNS;
-    const bool has_next = p->a_term == 1 && tile + 1 < job->n_tiles;
 
     lay_out_tile(p, &rows, part.begin, part.end, laid_out);
     for (; part.column < p->n; part.column += TILE_COLUMNS) {
-        if (has_next)
-            fetch_rows(job, tile + 1, &part);
         pass(p, &part, &rows, laid_out, panel, TILE_COLUMNS);
         panel += p->k * TILE_COLUMNS;
     }
@@ -285,12 +262,14 @@ TARGET static void pass_tiles(int64_t begin, int64_t end, void *context)
 {
     const packed_job *job = context;
     const int64_t k = job->product->k;
-    panel_part part = {0};
 
-    for (; part.begin < k; part.begin = part.end) {
-        part.end = ptac_least(k, part.begin + PACKED_TERMS);
-        for (int64_t tile = begin; tile < end; tile++)
+    for (int64_t tile = begin; tile < end; tile++) {
+        panel_part part = {0};
+
+        for (; part.begin < k; part.begin = part.end) {
+            part.end = ptac_least(k, part.begin + PACKED_TERMS);
             pass_panels_of(job, tile, part);
+        }
     }
 }
 
