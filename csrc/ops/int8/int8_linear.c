@@ -92,17 +92,15 @@ static void multiply_tile(const linear_job *job, ptac_tile *tile,
     job->isa->finish(e, sums, n_rows, job->rows + row, y, job->p->n);
 }
 
-/* Of a panel, still without its rows. */
-static ptac_tile tile_of(const linear_job *job, int64_t first)
+/* Of a panel, still without its rows, which are too many to be cleared. */
+static void begin_tile(const linear_job *job, int64_t first, ptac_tile *tile)
 {
     static const int64_t no_offset = 0;
 
-    return (ptac_tile){
-        .segments = &no_offset,
-        .n_segments = 1,
-        .n_quads = job->pitch / PTAC_QUAD,
-        .panel = job->packed + first * job->pitch,
-    };
+    tile->segments = &no_offset;
+    tile->n_segments = 1;
+    tile->n_quads = job->pitch / PTAC_QUAD;
+    tile->panel = job->packed + first * job->pitch;
 }
 
 /* Rows begin..end of one panel, in tiles as even as can be: 7 rows are 4 and 3. */
@@ -114,8 +112,9 @@ static void multiply_panel(const linear_job *job, int64_t panel, int64_t begin,
     const int64_t least = (end - begin) / n_tiles, n_more = (end - begin) % n_tiles;
     const ptac_epilogue e = epilogue_of(job, first);
     float *y = job->y + begin * job->p->n + first;
-    ptac_tile tile = tile_of(job, first);
+    ptac_tile tile;
 
+    begin_tile(job, first, &tile);
     for (int64_t t = 0, row = begin; t < n_tiles; t++) {
         const int n_rows = (int)(least + (t < n_more));
 
@@ -207,8 +206,9 @@ static void multiply_panels16(int64_t begin, int64_t end, void *context)
     for (int64_t panel = begin; panel < end; panel++) {
         const int64_t first = panel * PTAC_PANEL;
         const ptac_epilogue e = epilogue_of(job, first);
-        ptac_tile tile = tile_of(job, first);
+        ptac_tile tile;
 
+        begin_tile(job, first, &tile);
         tile.rows[0] = job->q;
         tile.rows[1] = job->q + job->pitch;
         job->isa->sum(&tile, 2, (int)ptac_parts(e.n_columns, PTAC_LANES), sums);

@@ -89,15 +89,14 @@ void ptac_multiply_strip(const ptac_conv_job *job, const ptac_strip *strip,
         .n_columns = (int)ptac_least(per_group - in_group, PTAC_PANEL),
         .relu = p->relu,
     };
-    ptac_tile tile = {
-        .segments = job->segments,
-        .n_segments = job->n_segments,
-        .n_quads = job->n_quads,
-        .panel = job->packed + group * ptac_group_bytes(&job->shape) +
-                 in_group * job->shape.taps * job->group_bytes,
-    };
+    ptac_tile tile; /* its rows come later */
     _Alignas(64) float rows[(PTAC_STRIP + PTAC_LANES) * PTAC_PANEL];
 
+    tile.segments = job->segments;
+    tile.n_segments = job->n_segments;
+    tile.n_quads = job->n_quads;
+    tile.panel = job->packed + group * ptac_group_bytes(&job->shape) +
+                 in_group * job->shape.taps * job->group_bytes;
     if (p->channels_last) {
         multiply_tiles(job, strip, &e, &tile, group * job->group_bytes, first,
                        strip->y + strip->first * p->n + first, p->n);
