@@ -71,6 +71,16 @@ def norm_and_activation() -> list[Tensor]:
 
 
 TARGET = torch.arange(8) % 5
+
+
+def encoded(module: Callable[..., nn.Module], **options: Any) -> list[Tensor]:
+    torch.manual_seed(0)
+    net, x = module(16, 2, batch_first=True).eval(), torch.randn(2, 9, 16)
+    with torch.no_grad():
+        y = net(*([x] * (3 if options else 1)), **options)
+    return [y[0] if options else y]
+
+
 PLAIN = torch.arange(40.0).view(8, 5)
 PIXELS = torch.arange(2 * 4 * 6 * 20.0).view(2, 4, 6, 20)
 SLOPE = torch.tensor([0.25])
@@ -184,6 +194,8 @@ CALLS: dict[str, Callable[[], list[Tensor]]] = {
     "attention_dropout": lambda: seeded(
         lambda: gradient_of(lambda x: attend(x, x, x, dropout_p=0.3), 1, 2, 8, 5)
     ),
+    "multi_head_attention": lambda: encoded(nn.MultiheadAttention, need_weights=False),
+    "encoder_layer": lambda: encoded(nn.TransformerEncoderLayer),
     "linear_act": layers,
     "sgd_step": lambda: optimizer_step(torch.optim.SGD),
     "adam_step": lambda: optimizer_step(torch.optim.Adam),

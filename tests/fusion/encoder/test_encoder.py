@@ -29,10 +29,6 @@ from torch import Tensor, nn
 import pai_torchacc as ptac
 from pai_torchacc import _C
 
-pytestmark = pytest.mark.skipif(
-    not switching.runnable_rows(LAYER), reason="rows need AVX2"
-)
-
 SIZES = [
     Sizes(2, 9, 16, 2, 24),
     Sizes(3, 17, 64, 4, 256),

@@ -31,7 +31,6 @@ static ptac_reason classify(const ptac_call *call, ptac_shape *shape)
 
 PTAC_SHAPES(ENCODER_LAYER, classify, "layer", "wide_layer")
 
-#if defined(__x86_64__)
 /* A layer on its way: what lives from one product to the next. */
 typedef struct tensors {
     at_tensor x;      /* dense */
@@ -126,5 +125,4 @@ static ptac_status run(const ptac_call *call)
     return status;
 }
 
-PTAC_ROW(ENCODER_LAYER, "fused", PTAC_CLOSE, PTAC_CPU_AVX2, accepts, run)
-#endif
+PTAC_ROW(ENCODER_LAYER, "fused", PTAC_CLOSE, 0, accepts, run)

@@ -258,7 +258,6 @@ ptac_status ptac_self_attend(const ptac_self_attention *p, at_tensor x, at_tenso
     return ptac_encoder_product(heads, p->w_out, NULL, PTAC_ACT_NONE, y);
 }
 
-#if defined(__x86_64__)
 static ptac_reason accepts(const ptac_call *call)
 {
     return ptac_self_attention_reason(call->params);
@@ -281,5 +280,4 @@ static ptac_status run(const ptac_call *call)
     return status;
 }
 
-PTAC_ROW(MULTI_HEAD_ATTENTION, "fused", PTAC_CLOSE, PTAC_CPU_AVX2, accepts, run)
-#endif
+PTAC_ROW(MULTI_HEAD_ATTENTION, "fused", PTAC_CLOSE, 0, accepts, run)
