@@ -118,6 +118,10 @@
     X(LSTM_BACKWARD, "lstm_backward", FUSION)                                          \
     X(GRU, "gru", FUSION)                                                              \
     X(GRU_BACKWARD, "gru_backward", FUSION)                                            \
+    X(RNN_TANH, "rnn_tanh", FUSION)                                                    \
+    X(RNN_TANH_BACKWARD, "rnn_tanh_backward", FUSION)                                  \
+    X(RNN_RELU, "rnn_relu", FUSION)                                                    \
+    X(RNN_RELU_BACKWARD, "rnn_relu_backward", FUSION)                                  \
     X(COPY, "copy", FUSION)                                                            \
     X(STACK, "stack", FUSION)                                                          \
     X(SGD_STEP, "sgd_step", FUSION)                                                    \

@@ -1,4 +1,4 @@
-"""``nn.LSTM`` and ``nn.GRU`` on the CPU: ``torch.lstm`` and ``torch.gru``; their cells.
+"""``nn.LSTM``, ``nn.GRU`` and ``nn.RNN`` on the CPU, and their cells.
 
 All are composites of torch, so that no override reaches them: stand-ins for
 ``torch._VF.lstm`` and others, which the modules call, go through the extension, for
@@ -22,9 +22,9 @@ from pai_torchacc.fusion.compiled import not_compiled, traced_as
 from pai_torchacc.fusion.node import as_saved, lean_apply
 from pai_torchacc.fusion.shadow import run
 
-OPERATORS = ("lstm", "gru")
+OPERATORS = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 
-_ARGUMENTS = {"lstm": 9, "gru": 9, "lstm_cell": 6, "gru_cell": 6}
+_ARGUMENTS = {op: 9 for op in OPERATORS} | {f"{op}_cell": 6 for op in OPERATORS}
 """Torch's functions; for padded and for packed sequences they have as many."""
 
 
@@ -77,6 +77,9 @@ class Layer(torch.autograd.Function):
             if kind.is_cell and not needs[4]:
                 ctx.unsaved += ((2, w_hh, w_hh._version),)
                 w_hh = None
+        if kind.is_cell and kind.op.startswith("rnn"):
+            y = hn  # which torch's gradient needs as well
+            gates = None if gates is None else hn
         ctx.save_for_backward(x, w_ih, w_hh, h0, b_ih, b_hh, c0, y, gates, cells)
         if kind.is_cell:
             return hn if cn is None else (hn, cn)
@@ -92,6 +95,9 @@ class Layer(torch.autograd.Function):
             return (None,) * (1 + len(given))
         if kind.is_cell:
             grads = (None, *grads)
+            if y is not None and kind.op.startswith("rnn"):
+                y = y.unsqueeze(0)
+                gates = None if gates is None else y
         for i, w, _ in ctx.unsaved:
             given[i] = w
         for i, as_it_was in enumerate(ctx.weights, 1):
@@ -148,7 +154,7 @@ def _aligned(grads: tuple[Tensor | None, ...]) -> list[Tensor | None]:
 def _in_order(
     of: tuple[Tensor | None, ...], b_ih: Tensor | None
 ) -> tuple[Tensor | None, ...]:
-    """Gradients as the inputs stand; both biases of lstm have the same."""
+    """Gradients as the inputs stand; both biases have the same but of gru."""
     of_x, of_w_ih, of_w_hh, of_b_ih, of_b_hh, of_h0, of_c0 = of
     if b_ih is not None and of_b_ih is not None and of_b_hh is None:
         of_b_hh = of_b_ih.clone()
@@ -193,7 +199,7 @@ def _stock_layer(kind: _Kind, given: Any) -> _Parts:
     rest = (params, b_ih is not None, 1, 0.0, True, False, False)
     if is_reverse:
         x = x.flip(0)
-    if op == "gru":
+    if c0 is None:
         y, hn = function(x, h0.unsqueeze(0), *rest)
     else:
         y, hn, cn = function(x, (h0.unsqueeze(0), c0.unsqueeze(0)), *rest)
@@ -213,7 +219,7 @@ def _stock_packed(
     states = [torch.stack([state] * n) for state in (h0, c0) if state is not None]
     y, *ends = function(
         *(x.squeeze(0), kind.batch_sizes),
-        states[0] if kind.op == "gru" else tuple(states),
+        states[0] if c0 is None else tuple(states),
         *(params * n, b_ih is not None, 1, 0.0, True, kind.is_reverse),
     )
     y = y[:, -h0.size(1) :].contiguous().unsqueeze(0)
@@ -262,7 +268,7 @@ def _layers(op: str, batch_sizes: Tensor | None, *args: Any) -> tuple[Tensor, ..
     starts = [state.unbind(0) for state in states]
     n_weights, n_directions = 4 if has_biases else 2, 2 if bidirectional else 1
     is_composed = (
-        op == "gru" or batch_sizes is not None or not torch._C._get_mkldnn_enabled()
+        op != "lstm" or batch_sizes is not None or not torch._C._get_mkldnn_enabled()
     )
     kinds = [_Kind(op, d == 1, batch_sizes, is_composed) for d in range(n_directions)]
     if first:
@@ -297,7 +303,7 @@ _CELLS = {op: _Kind(op, False, None, True, True) for op in OPERATORS}
 
 def _cell(op: str, x: Tensor, hx: Any, *weights: Tensor | None) -> Any:
     """A cell, given torch's arguments, as a node where gradients are wanted."""
-    h0, c0 = (hx, None) if op == "gru" else hx
+    h0, c0 = hx if op == "lstm" else (hx, None)
     w_ih, w_hh, *biases = weights
     c0 = c0 if c0 is None else c0.contiguous()
     return _apply(_CELLS[op], x, w_ih, w_hh, h0.contiguous(), *biases, c0)

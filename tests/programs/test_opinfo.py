@@ -176,6 +176,12 @@ MODULES = {
     "nn.CrossEntropyLoss": "cross_entropy",
     "nn.LogSoftmax": "log_softmax",
     "nn.Linear": "linear_act",
+    "nn.LSTM": "lstm",
+    "nn.LSTMCell": "lstm",
+    "nn.GRU": "gru",
+    "nn.GRUCell": "gru",
+    "nn.RNN": "rnn_tanh",
+    "nn.RNNCell": "rnn_tanh",
 }
 
 

@@ -115,6 +115,17 @@ INLINE void gru_gradients(const backward_job *job, const backward_units *p, vec 
     store_gradients(job, p, job->of_hidden, of, hidden_bias);
 }
 
+INLINE void rnn_gradients(const backward_job *job, const backward_units *p,
+                          bool is_relu, vec *bias)
+{
+    const vec of_h = grad_of_h(p, job->of_h + p->row * job->n_hidden + p->u);
+    const vec y = v_load_first(job->states + p->at * job->n_hidden + p->u, p->n);
+    const vec of_relu = v_pick(v_at_most(y, v_zero()), v_zero(), of_h);
+    const vec of = is_relu ? of_relu : through_tanh(of_h, y);
+
+    store_gradients(job, p, job->of_sums, &of, bias);
+}
+
 INLINE void add_bias(float *to, int64_t n_hidden, const vec *of, int n_gates, int n)
 {
     for (int i = 0; i < n_gates; i++)
@@ -150,7 +161,9 @@ INLINE void tile_gradients(const backward_job *job, const backward_place *p, int
             .n = count,
         };
 
-        if (is_gru)
+        if (job->n_gates == PTAC_RNN_GATES)
+            rnn_gradients(job, &units, ptac_recurrent_is_relu(job->call), bias);
+        else if (is_gru)
             gru_gradients(job, &units, bias, hidden_bias);
         else
             lstm_gradients(job, &units, bias);
@@ -365,3 +378,7 @@ PTAC_ROW(LSTM, ISA, PTAC_CLOSE, NEEDS, ptac_accept_all, run_forward)
 PTAC_ROW(GRU, ISA, PTAC_CLOSE, NEEDS, ptac_accept_all, run_forward)
 PTAC_ROW(LSTM_BACKWARD, ISA, PTAC_CLOSE, NEEDS, ptac_accept_all, run_backward)
 PTAC_ROW(GRU_BACKWARD, ISA, PTAC_CLOSE, NEEDS, ptac_accept_all, run_backward)
+PTAC_ROW(RNN_TANH, ISA, PTAC_CLOSE, NEEDS, ptac_accept_all, run_forward)
+PTAC_ROW(RNN_RELU, ISA, PTAC_CLOSE, NEEDS, ptac_accept_all, run_forward)
+PTAC_ROW(RNN_TANH_BACKWARD, ISA, PTAC_CLOSE, NEEDS, ptac_accept_all, run_backward)
+PTAC_ROW(RNN_RELU_BACKWARD, ISA, PTAC_CLOSE, NEEDS, ptac_accept_all, run_backward)

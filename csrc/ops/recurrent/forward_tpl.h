@@ -1,184 +1,11 @@
 /*
- * forward_tpl.h - lstm and gru, a step's sums and gates in one pass.
+ * forward_tpl.h - recurrent layers, a step's sums and gates in one pass.
  *
  * For a vector of units the sums of all gates stand in registers side by side, so that
  * the states follow from them at once. Where a thread has so few rows that tiles stay
  * unfilled, the products with x come first, for all steps together.
  */
-#include "ops/recurrent/gates_tpl.h"
-#include "ops/recurrent/direct_tpl.h"
-
-/* A call, the weights laid out, and where the sums of x are, if they are there. */
-typedef struct forward_job {
-    const ptac_call *call;
-    const float *x, *h0, *c0;
-    float *y, *hn, *cn, *gates, *cells;
-    int64_t x_step, x_row;
-    int64_t n_in, n_hidden;
-    ptac_recurrent_steps steps;
-    int64_t n_blocks; /* vectors of units */
-    int64_t n_tiles;
-    int n_gates;
-    bool is_direct;  /* there are no panels */
-    float *x_panels; /* NULL: they lie in panels, before those of h of their block */
-    float *panels;
-    float *bias; /* a block's TILE_VECTORS: where its sums begin */
-    float *sums; /* of x, for each row of each step its blocks; NULL: not there */
-} forward_job;
-
-/* Of some tiles in a step. */
-typedef struct forward_place {
-    int64_t t; /* the step */
-    int64_t block;
-} forward_place;
-
-enum {
-    FEW = 4, /* rows that leave tiles so unfilled that the sums of x come first */
-};
-
-/* A row's units [u, u + n) of a step. */
-typedef struct forward_units {
-    int64_t row; /* of the batch */
-    int64_t at;  /* of all steps' rows */
-    int64_t u;
-    int n;
-    bool is_first;
-} forward_units;
-
-/* A gradient is as exact as 1 - tanh^2: where it is kept for, tanh is, too. */
-INLINE vec tanh_of(vec x, bool keeps)
-{
-    return keeps ? gate_tanh(x) : gate_tanh_quick(x);
-}
-
-INLINE void store_kept(const forward_job *job, const forward_units *p, const vec *kept)
-{
-    float *to = job->gates + p->at * PTAC_RECURRENT_KEPT * job->n_hidden + p->u;
-
-#pragma GCC unroll 4
-    for (int i = 0; i < PTAC_RECURRENT_KEPT; i++)
-        v_store_first(to + i * job->n_hidden, kept[i], p->n);
-}
-
-INLINE void store_h(const forward_job *job, const forward_units *p, vec h)
-{
-    v_store_first(job->y + p->at * job->n_hidden + p->u, h, p->n);
-}
-
-INLINE void lstm_units(const forward_job *job, const forward_units *p, const vec *sums,
-                       bool keeps)
-{
-    float *state = job->cn + p->row * job->n_hidden + p->u;
-    const float *from = p->is_first ? job->c0 + p->row * job->n_hidden + p->u : state;
-    const vec kept[PTAC_RECURRENT_KEPT] = {
-        gate_sigmoid(sums[0]),
-        gate_sigmoid(sums[1]),
-        tanh_of(sums[2], keeps),
-        gate_sigmoid(sums[3]),
-    };
-    const vec c = v_fma(kept[1], v_load_first(from, p->n), v_mul(kept[0], kept[2]));
-
-    v_store_first(state, c, p->n);
-    store_h(job, p, v_mul(kept[3], tanh_of(c, keeps)));
-    if (!keeps)
-        return;
-    store_kept(job, p, kept);
-    v_store_first(job->cells + p->at * job->n_hidden + p->u, c, p->n);
-}
-
-INLINE void gru_units(const forward_job *job, const forward_units *p, const float *h,
-                      const vec *sums, bool keeps)
-{
-    const vec r = gate_sigmoid(sums[0]), z = gate_sigmoid(sums[1]);
-    const vec n = tanh_of(v_fma(r, sums[3], sums[2]), keeps);
-    const vec kept[PTAC_RECURRENT_KEPT] = {r, z, n, sums[3]};
-
-    store_h(job, p, v_fma(z, v_sub(v_load_first(h + p->u, p->n), n), n));
-    if (keeps)
-        store_kept(job, p, kept);
-}
-
-/* at: of all steps' rows; t, row: the same place. */
-static inline const float *x_of(const forward_job *job, int64_t at, int64_t t,
-                                int64_t row)
-{
-    return job->steps.starts ? job->x + at * job->x_row
-                             : job->x + t * job->x_step + row * job->x_row;
-}
-
-static inline float *x_panel(const forward_job *job, int64_t block)
-{
-    return job->x_panels + block * job->n_in * job->n_gates * LANES;
-}
-
-static inline float *sums_of(const forward_job *job, int64_t at, int64_t block)
-{
-    return job->sums + (at * job->n_blocks + block) * TILE_VECTORS * LANES;
-}
-
-INLINE void load_sums(const float *from, vec sums[TILE_VECTORS])
-{
-#pragma GCC unroll 4
-    for (int v = 0; v < TILE_VECTORS; v++)
-        sums[v] = v_load(from + v * LANES);
-}
-
-INLINE void lstm_tile(const forward_job *job, const forward_tile *t, forward_units *p,
-                      bool keeps)
-{
-    for (int i = 0; i < t->tile.n; i++, p->row++, p->at++) {
-        vec sums[TILE_VECTORS];
-
-        p->is_first = t->is_first[i];
-        load_sums(SUM(t->tile.sums, i, 0), sums);
-        lstm_units(job, p, sums, keeps);
-    }
-}
-
-INLINE void gru_tile(const forward_job *job, const forward_tile *t, forward_units *p,
-                     bool keeps)
-{
-    for (int i = 0; i < t->tile.n; i++, p->row++, p->at++) {
-        vec sums[TILE_VECTORS];
-
-        load_sums(SUM(t->tile.sums, i, 0), sums);
-        gru_units(job, p, t->states[i], sums, keeps);
-    }
-}
-
-/* The states of a tile; n is a constant where the block is full, and keeps always. */
-INLINE void tile_units(const forward_job *job, const forward_place *place,
-                       const forward_tile *t, int n, bool keeps)
-{
-    forward_units p = {
-        .row = t->tile.first,
-        .at = ptac_recurrent_at(&job->steps, place->t, t->tile.first),
-        .u = place->block * LANES,
-        .n = n,
-    };
-
-    if (job->n_gates == PTAC_LSTM_GATES)
-        lstm_tile(job, t, &p, keeps);
-    else
-        gru_tile(job, t, &p, keeps);
-}
-
-TARGET static void tiles_units(const forward_job *job, const forward_place *place,
-                               const forward_tile *tiles, int n_tiles)
-{
-    const int64_t n = job->n_hidden - place->block * LANES;
-
-    for (int i = 0; i < n_tiles; i++) {
-        if (n >= LANES && job->gates)
-            tile_units(job, place, &tiles[i], LANES, true);
-        else if (n >= LANES)
-            tile_units(job, place, &tiles[i], LANES, false);
-        else if (job->gates)
-            tile_units(job, place, &tiles[i], (int)n, true);
-        else
-            tile_units(job, place, &tiles[i], (int)n, false);
-    }
-}
+#include "ops/recurrent/units_tpl.h"
 
 /* The rows whose terms a tile adds up, and where its sums begin. */
 static void start_tile(const forward_job *job, const forward_place *place,
@@ -204,8 +31,8 @@ TARGET static void direct_gate(const forward_job *job, int64_t block, int v,
                                forward_tile *t)
 {
     const ptac_view *in = job->call->inputs;
-    const int64_t n = job->n_hidden, u = block * LANES;
-    const int64_t unit = ptac_least(v, job->n_gates - 1) * n + u;
+    int n_units;
+    const int64_t n = job->n_hidden, unit = rows_of(job, block, v, &n_units);
     const bool is_gru = job->n_gates == PTAC_GRU_GATES;
     const float *bias = job->bias + (block * TILE_VECTORS + v) * LANES;
 
@@ -217,7 +44,7 @@ TARGET static void direct_gate(const forward_job *job, int64_t block, int v,
             (const float *)in[PTAC_RECURRENT_W_HH].data + unit * n, t->states[i], n};
 
         direct_sums(is_gru && v == 3 ? NULL : &of_x, is_gru && v == 2 ? NULL : &of_h,
-                    at_most_lanes(n - u), bias, SUM(t->tile.sums, i, v));
+                    n_units, bias, SUM(t->tile.sums, i, v));
     }
 }
 
@@ -227,7 +54,7 @@ static void forward_group(const forward_job *job, const forward_place *place,
 {
     forward_tile tiles[GROUP_TILES];
     const int64_t n_x = job->sums ? 0 : job->n_in, n_terms = n_x + job->n_hidden;
-    const int64_t width = job->n_gates * LANES, per_block = n_terms * width;
+    const int64_t width = job->n_vectors * LANES, per_block = n_terms * width;
     const int64_t n_parts = ptac_parts(n_terms, STEP_TERMS);
     const add_step_part_fn *add = add_step_part_fns[job->n_gates == PTAC_GRU_GATES];
     part_terms p = {.panel = job->panels + place->block * per_block};
@@ -317,7 +144,7 @@ static void sum_x_group(const forward_job *job, int64_t block, int64_t begin,
                    TILE_VECTORS * LANES * sizeof(float));
         }
     }
-    add_terms(tiles, n_tiles, x_panel(job, block), job->n_in, job->n_gates,
+    add_terms(tiles, n_tiles, x_panel(job, block), job->n_in, job->n_vectors,
               x_panel(job, block));
     for (int i = 0; i < n_tiles; i++)
         for (int j = 0; j < tiles[i].n; j++)
@@ -349,11 +176,11 @@ TARGET static void lay_out_blocks(int64_t begin, int64_t end, void *context)
     const ptac_call *call = job->call;
     const float *b_ih = call->inputs[PTAC_RECURRENT_B_IH].data;
     const float *b_hh = call->inputs[PTAC_RECURRENT_B_HH].data;
-    const int64_t n = job->n_hidden, width = job->n_gates * LANES;
+    const int64_t n = job->n_hidden, width = job->n_vectors * LANES;
 
     for (int64_t block = begin; block < end; block++) {
-        const int64_t u = block * LANES;
-        const int n_units = at_most_lanes(n - u);
+        int n_units[TILE_VECTORS];
+        int64_t rows[TILE_VECTORS];
         const bool is_gru = job->n_gates == PTAC_GRU_GATES;
         float *bias = job->bias + block * TILE_VECTORS * LANES;
         float *of_x = job->x_panels ? x_panel(job, block)
@@ -361,18 +188,20 @@ TARGET static void lay_out_blocks(int64_t begin, int64_t end, void *context)
         float *of_h =
             job->x_panels ? job->panels + block * n * width : of_x + job->n_in * width;
 
+        for (int v = 0; v < TILE_VECTORS; v++)
+            rows[v] = rows_of(job, block, v, &n_units[v]);
         if (!job->is_direct) {
-            lay_out_units(call->inputs[PTAC_RECURRENT_W_IH].data, u, n, job->n_in,
-                          job->n_gates, of_x);
-            lay_out_units(call->inputs[PTAC_RECURRENT_W_HH].data, u, n, n, job->n_gates,
-                          of_h);
+            lay_out_units(call->inputs[PTAC_RECURRENT_W_IH].data, rows, n_units,
+                          job->n_in, job->n_vectors, of_x);
+            lay_out_units(call->inputs[PTAC_RECURRENT_W_HH].data, rows, n_units, n,
+                          job->n_vectors, of_h);
         }
         for (int v = 0; v < TILE_VECTORS; v++) {
             const bool is_of_h = is_gru && v == 3, is_of_x = is_gru && v == 2;
 
             v_store(bias + v * LANES,
-                    both_biases(is_of_h ? NULL : b_ih, is_of_x ? NULL : b_hh,
-                                (is_of_h ? 2 : v) * n + u, n_units));
+                    both_biases(is_of_h ? NULL : b_ih, is_of_x ? NULL : b_hh, rows[v],
+                                n_units[v]));
         }
     }
 }
@@ -382,6 +211,7 @@ static forward_job forward_job_of(const ptac_call *call)
     const ptac_view *x = &call->inputs[PTAC_RECURRENT_X];
     const int64_t n_hidden = call->inputs[PTAC_RECURRENT_W_HH].sizes[1];
     const ptac_recurrent_steps steps = ptac_recurrent_steps_of(call, x);
+    const int n_gates = ptac_recurrent_gates(call);
 
     return (forward_job){
         .call = call,
@@ -398,9 +228,12 @@ static forward_job forward_job_of(const ptac_call *call)
         .n_in = x->sizes[2],
         .n_hidden = n_hidden,
         .steps = steps,
-        .n_blocks = ptac_parts(n_hidden, LANES),
+        .n_blocks = ptac_parts(
+            n_hidden, n_gates == PTAC_RNN_GATES ? TILE_VECTORS * LANES : LANES),
         .n_tiles = count_tiles(steps.n_rows),
-        .n_gates = ptac_recurrent_gates(call),
+        .n_gates = n_gates,
+        .n_vectors = n_gates == PTAC_RNN_GATES ? TILE_VECTORS : n_gates,
+        .keeps = call->n_outputs > PTAC_RECURRENT_GATES,
         .is_direct = steps.n_all <= DIRECT_ROWS,
     };
 }
@@ -409,7 +242,7 @@ static ptac_status run_forward(const ptac_call *call)
 {
     forward_job job = forward_job_of(call);
     const int64_t all_rows = job.steps.n_all;
-    const int64_t width = job.n_gates * LANES;
+    const int64_t width = job.n_vectors * LANES;
     const int64_t of_x = job.is_direct ? 0 : job.n_blocks * job.n_in * width;
     const int64_t of_h = job.is_direct ? 0 : job.n_blocks * job.n_hidden * width;
     const int64_t work = job.n_blocks * (job.n_in + job.n_hidden) * width;

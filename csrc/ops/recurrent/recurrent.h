@@ -1,8 +1,8 @@
 /*
- * recurrent.h - the operators lstm and gru, a layer in one direction over all steps of
- * a sequence, and their gradients. Level close.
+ * recurrent.h - the operators lstm, gru, rnn_tanh and rnn_relu, a layer in one
+ * direction over all steps of a sequence, and their gradients. Level close.
  *
- * Formulas and the order of gates are torch's (nn.LSTM, nn.GRU). The gates' two
+ * Formulas and the order of gates are torch's (nn.LSTM, nn.GRU, nn.RNN). The gates' two
  * products and their nonlinear functions are one pass: rows of the batch do not depend
  * on each other, so that each thread takes some of them through all steps. Results
  * depend neither on threads nor on other rows.
@@ -18,8 +18,8 @@
 /*
  * Sizes: x [n_steps, n_rows, n_in], whose last stride is 1; all others are contiguous:
  * w_ih [g n_hidden, n_in] and w_hh [g n_hidden, n_hidden] of g = 4 gates (i, f, g, o)
- * or 3 (r, z, n); both biases [g n_hidden], or none; states [n_rows, n_hidden]. gru has
- * no c0.
+ * or 3 (r, z, n), or of rnn 1; both biases [g n_hidden], or none; states [n_rows,
+ * n_hidden]. Only lstm has c0.
  */
 enum {
     PTAC_RECURRENT_X,
@@ -33,9 +33,10 @@ enum {
 };
 
 /*
- * y [n_steps, n_rows, n_hidden] and the last states; gru has no cn. For a gradient also
- * gates [n_steps, n_rows, 4 n_hidden]: i, f, g, o, or r, z, n and w_hh h + b_hh of n;
- * and of lstm cells [n_steps, n_rows, n_hidden]: c of each step. Absent without one.
+ * y [n_steps, n_rows, n_hidden] and the last states; only lstm has cn. For a gradient
+ * also gates [n_steps, n_rows, 4 n_hidden]: i, f, g, o, or r, z, n and w_hh h + b_hh of
+ * n; and of lstm cells [n_steps, n_rows, n_hidden]: c of each step. Absent without one,
+ * and of rnn, whose gradient needs y alone.
  */
 enum {
     PTAC_RECURRENT_Y,
@@ -47,7 +48,8 @@ enum {
 };
 
 /*
- * Backward: first is c0, or of gru h0; states are cells, or y. A gradient that is
+ * Backward: first is c0, or of gru and rnn h0; states are cells, or y; gates of rnn are
+ * y, too. A gradient that is
  * absent is zero; that of y needs only its last stride to be 1.
  */
 enum {
@@ -64,8 +66,8 @@ enum {
 /*
  * The gradients of the gates' sums [n_steps, n_rows, g n_hidden] and, summed over all
  * steps and rows, of b_ih [g n_hidden]; of h0 and c0. In gru those of w_hh h + b_hh and
- * b_hh are others than those of w_ih x + b_ih, and come last; lstm does not have them,
- * gru has no c0.
+ * b_hh are others than those of w_ih x + b_ih, and come last; others do not have
+ * them. Only lstm has c0.
  */
 enum {
     PTAC_RECURRENT_OF_SUMS,
@@ -78,7 +80,7 @@ enum {
 };
 
 /*
- * The params of all four. A packed sequence has steps of as many rows as the one before
+ * The params of all. A packed sequence has steps of as many rows as the one before
  * them, or fewer, at least one: then starts says where those of each step begin in what
  * has a row for each row of each step, which is [1, rows of all steps, ...]; h0, c0 and
  * the last states have the rows of step 0. NULL: all steps have all rows.
@@ -101,6 +103,7 @@ typedef struct ptac_recurrent_steps {
 enum {
     PTAC_LSTM_GATES = 4,
     PTAC_GRU_GATES = 3,
+    PTAC_RNN_GATES = 1,
     PTAC_RECURRENT_KEPT = 4, /* vectors of n_hidden in gates */
 };
 
@@ -109,9 +112,36 @@ static inline bool ptac_recurrent_is_gru(const ptac_call *call)
     return call->op == PTAC_OP_GRU || call->op == PTAC_OP_GRU_BACKWARD;
 }
 
+static inline bool ptac_recurrent_is_lstm(const ptac_call *call)
+{
+    return call->op == PTAC_OP_LSTM || call->op == PTAC_OP_LSTM_BACKWARD;
+}
+
+static inline bool ptac_recurrent_is_relu(const ptac_call *call)
+{
+    return call->op == PTAC_OP_RNN_RELU || call->op == PTAC_OP_RNN_RELU_BACKWARD;
+}
+
 static inline int ptac_recurrent_gates(const ptac_call *call)
 {
-    return ptac_recurrent_is_gru(call) ? PTAC_GRU_GATES : PTAC_LSTM_GATES;
+    if (ptac_recurrent_is_lstm(call))
+        return PTAC_LSTM_GATES;
+    return ptac_recurrent_is_gru(call) ? PTAC_GRU_GATES : PTAC_RNN_GATES;
+}
+
+/* The gradient's operator of a forward one. */
+static inline ptac_op ptac_recurrent_backward_of(ptac_op op)
+{
+    switch (op) {
+    case PTAC_OP_LSTM:
+        return PTAC_OP_LSTM_BACKWARD;
+    case PTAC_OP_GRU:
+        return PTAC_OP_GRU_BACKWARD;
+    case PTAC_OP_RNN_TANH:
+        return PTAC_OP_RNN_TANH_BACKWARD;
+    default:
+        return PTAC_OP_RNN_RELU_BACKWARD;
+    }
 }
 
 /* by_step: x or what forward has kept, which have a row for each row of each step. */

@@ -1,5 +1,5 @@
 /*
- * recurrent_ref.c - lstm, gru and their gradients by definition, and their shape kinds.
+ * recurrent_ref.c - recurrent layers and their gradients by definition; shape kinds.
  *
  * The rows "scalar" run on any CPU; every other row is tested against them. Sums are in
  * double, states between steps in float, as the tensors that hold them.
@@ -43,6 +43,8 @@ static ptac_reason classify(const ptac_call *call, ptac_shape *shape)
 
 PTAC_SHAPES(LSTM, classify, KINDS(""), KINDS("_gradient"))
 PTAC_SHAPES(GRU, classify, KINDS(""), KINDS("_gradient"))
+PTAC_SHAPES(RNN_TANH, classify, KINDS(""), KINDS("_gradient"))
+PTAC_SHAPES(RNN_RELU, classify, KINDS(""), KINDS("_gradient"))
 
 /* What forward has kept is no use to stock: its row has decided. */
 static ptac_reason classify_gradient(const ptac_call *call, ptac_shape *shape)
@@ -58,6 +60,8 @@ static ptac_reason classify_gradient(const ptac_call *call, ptac_shape *shape)
 
 PTAC_SHAPES_OF(LSTM_BACKWARD, classify_gradient, 0, true, "any")
 PTAC_SHAPES_OF(GRU_BACKWARD, classify_gradient, 0, true, "any")
+PTAC_SHAPES_OF(RNN_TANH_BACKWARD, classify_gradient, 0, true, "any")
+PTAC_SHAPES_OF(RNN_RELU_BACKWARD, classify_gradient, 0, true, "any")
 
 static double sigmoid(double x)
 {
@@ -126,6 +130,14 @@ static double gru_unit(const row *r, int64_t j, double kept[PTAC_RECURRENT_KEPT]
     return kept[2] + kept[1] * (r->h[j] - kept[2]);
 }
 
+/* ReLU hands a NaN on. */
+static double rnn_unit(const row *r, int64_t j)
+{
+    const double sum = of_x(r, j) + of_h(r, j);
+
+    return !ptac_recurrent_is_relu(r->call) ? tanh(sum) : sum < 0 ? 0 : sum;
+}
+
 /* Row b of step t. */
 static void forward_row(const ptac_call *call, const ptac_recurrent_steps *steps,
                         int64_t t, int64_t b)
@@ -149,7 +161,9 @@ static void forward_row(const ptac_call *call, const ptac_recurrent_steps *steps
     for (int64_t j = 0; j < n; j++) {
         double kept[PTAC_RECURRENT_KEPT];
 
-        if (is_gru) {
+        if (!ptac_recurrent_is_lstm(call) && !is_gru) {
+            all_y[at * n + j] = (float)rnn_unit(&r, j);
+        } else if (is_gru) {
             all_y[at * n + j] = (float)gru_unit(&r, j, kept);
         } else {
             r.c = (before >= 0 ? cn : input(call, PTAC_RECURRENT_C0))[b * n + j];
@@ -217,6 +231,15 @@ static void gru_gradient(unit *u)
     u->of_h *= z;
 }
 
+static void rnn_gradient(const ptac_call *call, unit *u)
+{
+    if (ptac_recurrent_is_relu(call))
+        u->sums[0] = u->state <= 0 ? 0 : u->of_h;
+    else
+        u->sums[0] = u->of_h * (1 - u->state * u->state);
+    u->of_h = 0;
+}
+
 /* The row of y's gradient; NULL: zeros. */
 static const float *grad_of_y(const ptac_call *call, const ptac_recurrent_steps *steps,
                               int64_t t, int64_t b)
@@ -257,14 +280,17 @@ static void backward_units(const ptac_call *call, const ptac_recurrent_steps *st
     for (int64_t j = 0; j < n; j++) {
         unit u = {.state = states[at * n + j], .before = before[j], .of_h = of_h[j]};
 
-        for (int i = 0; i < PTAC_RECURRENT_KEPT; i++)
+        for (int i = 0; n_gates > 1 && i < PTAC_RECURRENT_KEPT; i++)
             u.kept[i] = kept[(at * PTAC_RECURRENT_KEPT + i) * n + j];
         if (of_y)
             u.of_h += of_y[j];
-        u.of_c = is_gru ? 0 : of_c[b * n + j];
-        (is_gru ? gru_gradient : lstm_gradient)(&u);
+        u.of_c = of_c ? of_c[b * n + j] : 0;
+        if (n_gates == PTAC_RNN_GATES)
+            rnn_gradient(call, &u);
+        else
+            (is_gru ? gru_gradient : lstm_gradient)(&u);
         of_h[j] = (float)u.of_h;
-        if (!is_gru)
+        if (of_c)
             of_c[b * n + j] = (float)u.of_c;
         for (int i = 0; i < n_gates; i++) {
             sums[(at * n_gates + i) * n + j] = (float)u.sums[i];
@@ -345,3 +371,7 @@ PTAC_ROW(LSTM, "scalar", PTAC_CLOSE, 0, ptac_accept_all, run_forward)
 PTAC_ROW(GRU, "scalar", PTAC_CLOSE, 0, ptac_accept_all, run_forward)
 PTAC_ROW(LSTM_BACKWARD, "scalar", PTAC_CLOSE, 0, ptac_accept_all, run_backward)
 PTAC_ROW(GRU_BACKWARD, "scalar", PTAC_CLOSE, 0, ptac_accept_all, run_backward)
+PTAC_ROW(RNN_TANH, "scalar", PTAC_CLOSE, 0, ptac_accept_all, run_forward)
+PTAC_ROW(RNN_RELU, "scalar", PTAC_CLOSE, 0, ptac_accept_all, run_forward)
+PTAC_ROW(RNN_TANH_BACKWARD, "scalar", PTAC_CLOSE, 0, ptac_accept_all, run_backward)
+PTAC_ROW(RNN_RELU_BACKWARD, "scalar", PTAC_CLOSE, 0, ptac_accept_all, run_backward)

@@ -214,20 +214,19 @@ INLINE void lay_out_square(const float *from, int64_t column, int n_columns, int
 }
 
 /*
- * The panel of units [first, first + LANES) of a layer's weight [n_gates n_hidden,
- * n_terms]: a vector for each gate. Zeros stand behind the last unit.
+ * A panel of a weight with n_terms to a row: vector v has n_units[v] of its rows from
+ * rows[v] on, behind which stand zeros.
  */
-INLINE void lay_out_units(const float *w, int64_t first, int64_t n_hidden,
-                          int64_t n_terms, int n_gates, float *panel)
+INLINE void lay_out_units(const float *w, const int64_t rows[TILE_VECTORS],
+                          const int n_units[TILE_VECTORS], int64_t n_terms,
+                          int n_vectors, float *panel)
 {
-    const int n_units = at_most_lanes(n_hidden - first);
-
-    for (int gate = 0; gate < n_gates; gate++) {
-        const float *from = w + (gate * n_hidden + first) * n_terms;
-        float *to = panel + gate * LANES;
+    for (int v = 0; v < n_vectors; v++) {
+        const float *from = w + rows[v] * n_terms;
+        float *to = panel + v * LANES;
 
         FOR_LANES(k, count, (int64_t)0, n_terms,
-                  lay_out_square(from + k, n_terms, n_units, count,
-                                 to + k * n_gates * LANES, n_gates * LANES));
+                  lay_out_square(from + k, n_terms, n_units[v], count,
+                                 to + k * n_vectors * LANES, n_vectors * LANES));
     }
 }

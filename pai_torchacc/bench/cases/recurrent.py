@@ -1,4 +1,4 @@
-"""``nn.LSTM`` and ``nn.GRU`` on the CPU, a layer in one direction, and their cells.
+"""``nn.LSTM``, ``nn.GRU`` and ``nn.RNN`` on the CPU, a layer in one direction; cells.
 
 The gradient is timed with them: the row that runs forward decides.
 """
@@ -56,6 +56,19 @@ CELLS: tuple[tuple[int, int, int], ...] = (
 )
 """Rows, inputs and units."""
 
+MODULES: tuple[tuple[str, Any, Any, int], ...] = (
+    ("lstm", nn.LSTM, nn.LSTMCell, 4),
+    ("gru", nn.GRU, nn.GRUCell, 3),
+    ("rnn_tanh", nn.RNN, nn.RNNCell, 1),
+    (
+        "rnn_relu",
+        partial(nn.RNN, nonlinearity="relu"),
+        partial(nn.RNNCell, nonlinearity="relu"),
+        1,
+    ),
+)
+"""Operator, layer, cell, gates."""
+
 SLOW = ("scalar",)
 
 FEW_ROWS = 8
@@ -63,8 +76,8 @@ FEW_ROWS = 8
 
 
 def cases() -> Iterator[Case]:
-    """Cases of both."""
-    for op, cls, n_gates in (("lstm", nn.LSTM, 4), ("gru", nn.GRU, 3)):
+    """Cases of all."""
+    for op, cls, cell, n_gates in MODULES:
         with_ops = (f"{op}_backward",)
         for sizes in SIZES:
             n_steps, n_rows, n_in, n_hidden = sizes
@@ -84,7 +97,6 @@ def cases() -> Iterator[Case]:
             variants = (partial(_training, cls, sizes, True),)
             kind = "packed_gradient"
             yield Case(op, kind, "float32", work, variants, with_ops, SLOW)
-        cell = nn.LSTMCell if op == "lstm" else nn.GRUCell
         for n_rows, n_in, n_hidden in CELLS:
             work = n_rows * (n_in + n_hidden) * n_gates * n_hidden
             kind = "cell_rows" if n_rows >= FEW_ROWS else "cell_few_rows"
@@ -96,9 +108,7 @@ def cases() -> Iterator[Case]:
             yield Case(op, kind, "float32", work, variants, with_ops, SLOW)
 
 
-def _step(
-    cls: type[nn.RNNCellBase], sizes: tuple[int, int, int], has_gradient: bool
-) -> Call:
+def _step(cls: Any, sizes: tuple[int, int, int], has_gradient: bool) -> Call:
     n_rows, n_in, n_hidden = sizes
     module, x = cls(n_in, n_hidden), torch.randn(n_rows, n_in)
     h = torch.randn(n_rows, n_hidden)
@@ -122,7 +132,7 @@ def _lengths(sizes: Sizes) -> torch.Tensor:
     return torch.linspace(n_steps, 1, n_rows).long()
 
 
-def _forward(cls: type[nn.RNNBase], sizes: Sizes, is_packed: bool = False) -> Call:
+def _forward(cls: Any, sizes: Sizes, is_packed: bool = False) -> Call:
     call = _training(cls, sizes, is_packed)
     module, x = call.args[:2]
 
@@ -133,7 +143,7 @@ def _forward(cls: type[nn.RNNBase], sizes: Sizes, is_packed: bool = False) -> Ca
     return run
 
 
-def _training(cls: type[nn.RNNBase], sizes: Sizes, is_packed: bool = False) -> Any:
+def _training(cls: Any, sizes: Sizes, is_packed: bool = False) -> Any:
     n_steps, n_rows, n_in, n_hidden = sizes
     module = cls(n_in, n_hidden)
     x: torch.Tensor | PackedSequence = torch.randn(n_steps, n_rows, n_in)

@@ -1,5 +1,5 @@
 /*
- * gen_recurrent.c - random calls of lstm, gru and their gradients.
+ * gen_recurrent.c - random calls of recurrent layers and their gradients.
  */
 #include "checkrows.h"
 
@@ -130,20 +130,23 @@ static void make(rng *r, test_call *c, ptac_op op)
             test_no_input(c);
     }
     add(r, c, 2, state, 1);
-    if (op == PTAC_OP_LSTM)
+    if (ptac_recurrent_is_lstm(&c->call))
         add(r, c, 2, state, 2);
     else
         test_no_input(c);
     add_output(c, 3, y);
     add_output(c, 2, state);
-    if (op == PTAC_OP_LSTM)
+    if (ptac_recurrent_is_lstm(&c->call))
         add_output(c, 2, state);
     else
         test_no_output(c);
     if (rng_chance(r, 30))
         return;
-    add_output(c, 3, kept);
-    if (op == PTAC_OP_LSTM)
+    if (ptac_recurrent_gates(&c->call) == PTAC_RNN_GATES)
+        test_no_output(c);
+    else
+        add_output(c, 3, kept);
+    if (ptac_recurrent_is_lstm(&c->call))
         add_output(c, 3, y);
     else
         test_no_output(c);
@@ -171,6 +174,7 @@ static void add_or_not(rng *r, test_call *c, int n_dims, const int64_t *dims)
 static void make_backward(rng *r, test_call *c, ptac_op op)
 {
     const bool is_gru = op == PTAC_OP_GRU_BACKWARD;
+    const bool is_lstm = op == PTAC_OP_LSTM_BACKWARD;
 
     c->call.op = op;
 
@@ -183,12 +187,15 @@ static void make_backward(rng *r, test_call *c, ptac_op op)
     add(r, c, 2, w_hh, 1 / sqrt((double)n));
     add(r, c, 2, state, 1);
     add(r, c, 3, y, 1);
-    add_gates(r, c, &s);
+    if (s.n_gates == PTAC_RNN_GATES)
+        add(r, c, 3, y, 1);
+    else
+        add_gates(r, c, &s);
     add_or_not(r, c, 3, y);
     if (c->call.inputs[PTAC_RECURRENT_GRAD_Y].n_elements)
         turn(r, c, PTAC_RECURRENT_GRAD_Y, &s, n);
     add_or_not(r, c, 2, state);
-    if (is_gru)
+    if (!is_lstm)
         test_no_input(c);
     else
         add_or_not(r, c, 2, state);
@@ -200,7 +207,10 @@ static void make_backward(rng *r, test_call *c, ptac_op op)
         add_output(c, 3, sums);
         add_output(c, 1, &columns);
     } else {
-        add_output(c, 2, state);
+        if (is_lstm)
+            add_output(c, 2, state);
+        else
+            test_no_output(c);
         test_no_output(c);
         test_no_output(c);
     }
@@ -226,6 +236,26 @@ static void make_gru_backward(rng *r, test_call *c)
     make_backward(r, c, PTAC_OP_GRU_BACKWARD);
 }
 
+static void make_rnn_tanh(rng *r, test_call *c)
+{
+    make(r, c, PTAC_OP_RNN_TANH);
+}
+
+static void make_rnn_relu(rng *r, test_call *c)
+{
+    make(r, c, PTAC_OP_RNN_RELU);
+}
+
+static void make_rnn_tanh_backward(rng *r, test_call *c)
+{
+    make_backward(r, c, PTAC_OP_RNN_TANH_BACKWARD);
+}
+
+static void make_rnn_relu_backward(rng *r, test_call *c)
+{
+    make_backward(r, c, PTAC_OP_RNN_RELU_BACKWARD);
+}
+
 /*
  * A sum of at most 600 products of numbers around one is off by some ten roundings;
  * what a state is off by comes back in the next step, weakened by the gates.
@@ -236,3 +266,11 @@ GENERATOR(lstm_backward, .op = PTAC_OP_LSTM_BACKWARD, .make = make_lstm_backward
           .place = place, .roundings = 40)
 GENERATOR(gru_backward, .op = PTAC_OP_GRU_BACKWARD, .make = make_gru_backward,
           .place = place, .roundings = 40)
+GENERATOR(rnn_tanh, .op = PTAC_OP_RNN_TANH, .make = make_rnn_tanh, .place = place,
+          .roundings = 40)
+GENERATOR(rnn_relu, .op = PTAC_OP_RNN_RELU, .make = make_rnn_relu, .place = place,
+          .roundings = 40)
+GENERATOR(rnn_tanh_backward, .op = PTAC_OP_RNN_TANH_BACKWARD,
+          .make = make_rnn_tanh_backward, .place = place, .roundings = 40)
+GENERATOR(rnn_relu_backward, .op = PTAC_OP_RNN_RELU_BACKWARD,
+          .make = make_rnn_relu_backward, .place = place, .roundings = 40)

@@ -50,7 +50,7 @@ ptac_reason ptac_recurrent_states(ptac_op op, PyObject *states, at_tensor *h,
     ptac_reason why;
 
     *c = NULL;
-    if (op == PTAC_OP_GRU)
+    if (op != PTAC_OP_LSTM)
         return ptac_borrow_plain(states, h);
     if (ptac_n_items(states) != 2)
         return PTAC_ARGUMENT;

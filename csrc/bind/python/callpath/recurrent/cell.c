@@ -1,7 +1,7 @@
 /*
- * cell.c - the lean call paths to lstm_cell and gru_cell on the CPU.
+ * cell.c - the lean call paths to lstm_cell and its like on the CPU.
  *
- * A cell is a layer's step: its row is that of lstm or gru. Where a gradient is wanted
+ * A cell is a layer's step: its row is the layer's. Where a gradient is wanted
  * Python makes a node (pai_torchacc/fusion/recurrent.py). Functions return None where
  * stock has to compute.
  */
@@ -10,7 +10,7 @@
 /* A cell as a node in autograd's graph, or beside stock for shadow checks. */
 PTAC_LENT(recurrent_cell)
 
-/* Arguments of torch.lstm_cell() and torch.gru_cell(), in their order. */
+/* Arguments of torch.lstm_cell() and others, in their order. */
 enum {
     X,
     STATES,
@@ -118,7 +118,7 @@ static PyObject *without_gradient(cell *cell)
 
     if (!PTAC_UNLOCKED(run_cell(cell, made.at)))
         Py_RETURN_NONE;
-    if (cell->op == PTAC_OP_GRU)
+    if (cell->op != PTAC_OP_LSTM)
         return ptac_wrap(at_give(&made.at[PTAC_RECURRENT_HN]));
     return ptac_wrap_all(&made.at[PTAC_RECURRENT_HN], 2);
 }
@@ -164,4 +164,16 @@ PTAC_ARGS(lstm_cell, N_ARGS)
 PTAC_ARGS(gru_cell, N_ARGS)
 {
     return try_cell(PTAC_OP_GRU, args);
+}
+
+/* rnn_tanh_cell(the arguments of torch.rnn_tanh_cell()) -> h, or None for stock */
+PTAC_ARGS(rnn_tanh_cell, N_ARGS)
+{
+    return try_cell(PTAC_OP_RNN_TANH, args);
+}
+
+/* rnn_relu_cell(the arguments of torch.rnn_relu_cell()) -> h, or None for stock */
+PTAC_ARGS(rnn_relu_cell, N_ARGS)
+{
+    return try_cell(PTAC_OP_RNN_RELU, args);
 }

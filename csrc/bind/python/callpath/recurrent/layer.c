@@ -53,13 +53,18 @@ static bool run_layer(ptac_op op, bool is_reverse, bool is_cell, at_tensor batch
     if (why)
         ptac_refuse(op, why);
     row = why ? NULL : ptac_admit(&layer.call);
-    return row && ptac_recurrent_run(row, &layer, made);
+    if (!row || !ptac_recurrent_run(row, &layer, made))
+        return false;
+    if (!made[PTAC_RECURRENT_GATES])
+        made[PTAC_RECURRENT_GATES] = at_share(made[PTAC_RECURRENT_Y]);
+    return true;
 }
 
 /*
  * recurrent_layer(op, is_reverse, is_cell, batch_sizes, x, w_ih, w_hh, h0, b_ih, b_hh,
- * c0) -> (y, hn, cn, gates, cells), cn and cells None of gru; or None for stock. x is
- * [steps, rows, numbers], or with batch_sizes [1, rows of all steps, numbers].
+ * c0) -> (y, hn, cn, gates, cells), or None for stock. Only lstm has cn and cells; the
+ * gates of rnn are y. x is [steps, rows, numbers], or with batch_sizes [1, rows of all
+ * steps, numbers].
  */
 PTAC_ARGS(recurrent_layer, 4 + PTAC_RECURRENT_N_INPUTS)
 {
@@ -138,8 +143,7 @@ PTAC_ARGS(recurrent_backward, N_FIRST + N_SAVED + N_GRADS)
 {
     __attribute__((cleanup(drop_gradients))) gradients made = {{NULL}};
     const ptac_op op = ptac_op_from(args[0]);
-    const ptac_op backward =
-        op == PTAC_OP_GRU ? PTAC_OP_GRU_BACKWARD : PTAC_OP_LSTM_BACKWARD;
+    const ptac_op backward = ptac_recurrent_backward_of(op);
     at_tensor t[N_SAVED + N_GRADS], batch_sizes;
     ptac_reason why;
 

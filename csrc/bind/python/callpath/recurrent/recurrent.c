@@ -1,7 +1,7 @@
 /*
- * recurrent.c - the lean call paths to lstm and gru on the CPU.
+ * recurrent.c - the lean call paths to lstm, gru, rnn_tanh and rnn_relu on the CPU.
  *
- * torch.lstm() and torch.gru() are composites, which no override reaches. Where no
+ * torch.lstm() and others are composites, which no override reaches. Where no
  * gradient is wanted, all layers run here; else Python makes a node for each, with what
  * lies between them (pai_torchacc/fusion/recurrent.py). Functions return None where
  * stock has to compute.
@@ -11,7 +11,7 @@
 /* All layers as nodes in autograd's graph, or beside stock for shadow checks. */
 PTAC_LENT(recurrent_layers)
 
-/* Arguments of torch.lstm() and torch.gru() of a padded sequence, in their order. */
+/* Arguments of torch.lstm() and others of a padded sequence, in their order. */
 enum {
     X,
     STATES,
@@ -145,7 +145,7 @@ static PyObject *all_layers(const ptac_recurrent_sequence *q)
 
     if (!PTAC_UNLOCKED(ptac_recurrent_all(q, made.at)))
         Py_RETURN_NONE;
-    return ptac_wrap_all(made.at, q->op == PTAC_OP_GRU ? 2 : 3);
+    return ptac_wrap_all(made.at, q->op == PTAC_OP_LSTM ? 3 : 2);
 }
 
 static void drop_packed(ptac_recurrent_sequence *q)
@@ -202,4 +202,16 @@ PTAC_ARGS(lstm, N_ARGS)
 PTAC_ARGS(gru, N_ARGS)
 {
     return try_recurrent(PTAC_OP_GRU, args);
+}
+
+/* rnn_tanh(the arguments of torch.rnn_tanh()) -> (y, h), or None for stock */
+PTAC_ARGS(rnn_tanh, N_ARGS)
+{
+    return try_recurrent(PTAC_OP_RNN_TANH, args);
+}
+
+/* rnn_relu(the arguments of torch.rnn_relu()) -> (y, h), or None for stock */
+PTAC_ARGS(rnn_relu, N_ARGS)
+{
+    return try_recurrent(PTAC_OP_RNN_RELU, args);
 }

@@ -1,5 +1,5 @@
 /*
- * backward.c - gradients of a layer of lstm or gru: those of the gates' sums
+ * backward.c - gradients of a recurrent layer: those of the gates' sums
  * by a row, and of weights and x by products of torch's library.
  */
 #include "bind/torch/rows/gemm.h"
@@ -50,9 +50,9 @@ static bool are_steps_of(const ptac_recurrent_gradients *g, const ptac_call *cal
 
 static ptac_reason read(const ptac_recurrent_gradients *g, through_steps *steps)
 {
-    const bool gru = is_gru(g);
+    const bool lstm = g->op == PTAC_OP_LSTM;
     const at_tensor from[PTAC_RECURRENT_GRAD_N_INPUTS] = {
-        g->w_hh,    gru ? g->h0 : g->c0, gru ? g->y : g->cells, g->gates, g->grad_y,
+        g->w_hh,    lstm ? g->c0 : g->h0, lstm ? g->cells : g->y, g->gates, g->grad_y,
         g->grad_hn, g->grad_cn,
     };
     ptac_reason why = PTAC_TAKE;
@@ -60,7 +60,7 @@ static ptac_reason read(const ptac_recurrent_gradients *g, through_steps *steps)
     steps->params =
         (ptac_recurrent){g->is_reverse, g->packed->starts, g->packed->n_steps, false};
     steps->call = (ptac_call){
-        .op = gru ? PTAC_OP_GRU_BACKWARD : PTAC_OP_LSTM_BACKWARD,
+        .op = ptac_recurrent_backward_of(g->op),
         .n_inputs = PTAC_RECURRENT_GRAD_N_INPUTS,
         .n_outputs = PTAC_RECURRENT_N_GRADIENTS,
         .params = &steps->params,
@@ -70,7 +70,7 @@ static ptac_reason read(const ptac_recurrent_gradients *g, through_steps *steps)
     return !why && !are_steps_of(g, &steps->call) ? PTAC_ARGUMENT : why;
 }
 
-static at_error make_outputs(through_steps *steps, bool gru)
+static at_error make_outputs(through_steps *steps)
 {
     ptac_call *call = &steps->call;
     const ptac_view *gates = &call->inputs[PTAC_RECURRENT_GRAD_GATES];
@@ -83,7 +83,8 @@ static at_error make_outputs(through_steps *steps, bool gru)
         const bool is_bias = i == PTAC_RECURRENT_OF_B_IH || i == PTAC_RECURRENT_OF_B_HH;
         const bool is_state = i == PTAC_RECURRENT_OF_H0 || i == PTAC_RECURRENT_OF_C0;
         const bool is_absent =
-            gru ? i == PTAC_RECURRENT_OF_C0 : i >= PTAC_RECURRENT_OF_HIDDEN_SUMS;
+            (!ptac_recurrent_is_lstm(call) && i == PTAC_RECURRENT_OF_C0) ||
+            (!ptac_recurrent_is_gru(call) && i >= PTAC_RECURRENT_OF_HIDDEN_SUMS);
 
         call->outputs[i] = (ptac_view){.dtype = PTAC_OTHER_DTYPE};
         if (!is_absent && ptac_new(PTAC_F32,
@@ -209,7 +210,7 @@ bool ptac_recurrent_backward(ptac_recurrent_gradients *g)
         ptac_refuse(steps.call.op, why);
     if (!row)
         return false;
-    if (make_outputs(&steps, is_gru(g))) {
+    if (make_outputs(&steps)) {
         ptac_refuse(steps.call.op, PTAC_MEMORY);
         return false;
     }

@@ -1,5 +1,5 @@
 /*
- * layers.c - calls of lstm and gru: read, made room for, and run layer by layer.
+ * layers.c - calls of recurrent layers: read, made room for, and run layer by layer.
  */
 #include "bind/torch/rows/recurrent/layers.h"
 
@@ -36,7 +36,7 @@ static ptac_reason tensors_reason(const ptac_call *call)
             why = input_reason(&in[i], 1, columns, 0);
     if (!why)
         why = input_reason(&in[PTAC_RECURRENT_H0], 2, n_rows, n);
-    if (!why && !ptac_recurrent_is_gru(call))
+    if (!why && ptac_recurrent_is_lstm(call))
         why = input_reason(&in[PTAC_RECURRENT_C0], 2, n_rows, n);
     return why;
 }
@@ -81,8 +81,10 @@ bool ptac_recurrent_run(const ptac_kernel *row, ptac_recurrent_layer *layer,
     const int64_t sizes[3] = {x->sizes[0], x->sizes[1], n};
     const int64_t state[2] = {ptac_recurrent_steps_of(call, x).n_rows, n};
     const int64_t kept[3] = {x->sizes[0], x->sizes[1], PTAC_RECURRENT_KEPT * n};
-    const bool has_c = !ptac_recurrent_is_gru(call);
-    const bool is_made[PTAC_RECURRENT_N_OUTPUTS] = {true, true, has_c, true, has_c};
+    const bool has_c = ptac_recurrent_is_lstm(call);
+    const bool has_gates = ptac_recurrent_gates(call) != PTAC_RNN_GATES;
+    const bool is_made[PTAC_RECURRENT_N_OUTPUTS] = {true, true, has_c, has_gates,
+                                                    has_c};
 
     for (int i = 0; i < call->n_outputs; i++) {
         const bool is_state = i == PTAC_RECURRENT_HN || i == PTAC_RECURRENT_CN;

@@ -1,5 +1,5 @@
 /*
- * layers.h - lstm and gru on handles, for Python's call path: a layer in one
+ * layers.h - recurrent layers on handles, for Python's call path: a layer in one
  * direction with its gradients, and several of them where no gradient is wanted.
  *
  * The operators are those of ops/recurrent/recurrent.h. Level close.
@@ -86,13 +86,13 @@ typedef struct ptac_recurrent_gradients {
     ptac_op op; /* of forward */
     bool is_reverse;
     const ptac_packed *packed;
-    at_tensor x, w_ih, w_hh, h0, c0, y, gates, cells;
-    at_tensor grad_y, grad_hn, grad_cn; /* NULL: zero */
-    bool wants_x, wants_w;              /* w: any weight or bias */
+    at_tensor x, w_ih, w_hh, h0, c0, y, gates, cells; /* gates of rnn are y */
+    at_tensor grad_y, grad_hn, grad_cn;               /* NULL: zero */
+    bool wants_x, wants_w;                            /* w: any weight or bias */
     at_tensor of_x, of_w_ih, of_w_hh, of_b_ih, of_b_hh, of_h0, of_c0;
 } ptac_recurrent_gradients;
 
-/* Those that are not wanted stay NULL; b_hh of lstm has b_ih's. False for stock. */
+/* Those not wanted stay NULL; b_hh has b_ih's but in gru. False for stock. */
 bool ptac_recurrent_backward(ptac_recurrent_gradients *gradients);
 
 #endif
