@@ -28,6 +28,9 @@ _ACTIVATIONS = {F.relu: _RELU, torch.relu: _RELU, F.gelu: _GELU}
 _NO_NORM, _FIRST, _LAST = range(3)
 """As the extension calls them."""
 
+_BLOCKS = frozenset(("_sa_block", "_ff_block"))
+"""Methods that somebody may have given to one layer."""
+
 _NONE = None, None, None, 0
 """No second weight."""
 
@@ -38,6 +41,10 @@ _CALLED = (
     (nn.LayerNorm, "forward"),
     (nn.Dropout, "forward"),
     (F, "layer_norm"),
+    (nn.ReLU, "forward"),
+    (nn.GELU, "forward"),
+    (F, "relu"),
+    (F, "gelu"),
 )
 """What stock's forward would call. Where somebody has patched one of them, it is."""
 
@@ -87,17 +94,26 @@ class Int8EncoderLayer(nn.TransformerEncoderLayer):
         ):
             return False
         modules = self._modules
-        attention: Any = modules["self_attn"]
+        attention: Any = modules.get("self_attn")
+        if type(attention) is not Int8MultiheadAttention or not _BLOCKS.isdisjoint(
+            self.__dict__
+        ):
+            return False
         projection, width = attention._modules["out_proj"], attention.embed_dim
         layers = attention, projection, modules["linear1"], modules["linear2"]
         norms = modules["norm1"], modules["norm2"]
+        dropouts = [modules.get(name) for name in ("dropout", "dropout1", "dropout2")]
+        called: list[Any] = [*layers, *norms, *dropouts]
+        if isinstance(self.activation, nn.Module):
+            called.append(self.activation)
         return bool(
             x.shape[2] == width
             and tuple(map(type, layers)) == _LAYERS
-            and not any(map(_is_observed, (projection, *modules.values())))
+            and all(type(dropout) is nn.Dropout for dropout in dropouts)
             and all(type(norm) is nn.LayerNorm for norm in norms)
             and all(norm.normalized_shape == (width,) for norm in norms)
             and self._activation()
+            and not any(map(_is_observed, called))
             and all(_is_int8(layer, x) for layer in layers)
         )
 
@@ -108,7 +124,7 @@ class Int8EncoderLayer(nn.TransformerEncoderLayer):
             return _RELU
         if type(of) is nn.GELU:
             return _GELU if of.approximate == "none" else 0
-        return 0 if isinstance(of, nn.Module) else _ACTIVATIONS.get(of, 0)
+        return next((n for fn, n in _ACTIVATIONS.items() if of is fn), 0)
 
     def _attention(
         self, x: Tensor, mask: Tensor | None, padding: Tensor | None, is_causal: bool
@@ -244,7 +260,8 @@ def settle(model: nn.Module) -> None:
 
 
 def _is_ours(layer: Any) -> bool:
-    attention = layer.self_attn
+    own = layer._modules
+    attention = own.get("self_attn")
     projection = getattr(attention, "out_proj", None)
-    layers = attention, projection, layer.linear1, layer.linear2
+    layers = attention, projection, own.get("linear1"), own.get("linear2")
     return tuple(map(type, layers)) == _LAYERS

@@ -16,7 +16,8 @@
 /*
  * bias [width] and residual may be NULL. Without a sum x itself is normalized; without
  * y nothing is. sum and y may each be x, and the same. weight and bias_of_norm are
- * [width]. What is not finite is so in place and kind as by stock.
+ * [width]. What is not finite is so in place and kind as by stock, but for rows whose
+ * squares overflow in float, as in layer_norm.
  */
 typedef struct ptac_sum_norm {
     const float *x, *bias, *residual;

@@ -54,7 +54,8 @@ ptac_status ptac_encoder_product(at_tensor x, at_tensor w, at_tensor bias, ptac_
         row = ptac_registry_find(PTAC_OP_LINEAR_ACT, "blas");
     status = row->run(&call);
     *y = at_give(&t.y);
-    return status;
+    /* Products fail for want of memory, or stock's will fail as well. */
+    return status == PTAC_FAILED ? PTAC_NO_MEMORY : status;
 }
 
 /* At level fast the in-projection may round: torch's operator then is in parts. */
@@ -125,21 +126,6 @@ static ptac_view heads_view(const heads_call *h, int n_dims, const int64_t *stri
     };
 }
 
-ptac_reason ptac_self_attention_reason(const ptac_self_attention *p)
-{
-    const ptac_kernel *row = attention_row();
-    heads_call h;
-
-    if (T.is_autocast_enabled(AT_DEVICE_CPU)) /* stock's products are called under it */
-        return PTAC_AUTOCAST;
-    if (ptac_products_are_lowered() || rounds(p))
-        return PTAC_PRECISION;
-    if (ptac_chooser_is_quarantined(row))
-        return PTAC_QUARANTINED;
-    describe_heads(p, &h);
-    return row->accepts(&h.call);
-}
-
 /* Sizes and strides of a mask by batch, head, query and key; a stride may be 0. */
 static void place_mask(const ptac_self_attention *p, heads_call *h)
 {
@@ -169,7 +155,7 @@ static void mask_lies(const ptac_self_attention *p, int64_t lies[4])
     lies[3] = strides[1];
 }
 
-/* -inf where a key is not seen, 0 elsewhere; false where a row sees none. */
+/* -inf where a key is hidden, else 0, if there is a to; false where a row sees none. */
 static bool write_mask_row(const ptac_self_attention *p, int64_t from, int64_t stride,
                            float *to)
 {
@@ -180,30 +166,65 @@ static bool write_mask_row(const ptac_self_attention *p, int64_t from, int64_t s
         const bool hides = p->mask_is_float ? ((const float *)p->mask->data)[at] != 0
                                             : ((const bool *)p->mask->data)[at];
 
-        to[j] = hides ? -INFINITY : 0;
+        if (to)
+            to[j] = hides ? -INFINITY : 0;
         n_seen += !hides;
     }
     return n_seen > 0;
+}
+
+/* The same of all rows, [n[0], n[1], n[2], n[3]]. */
+static bool write_mask_rows(const ptac_self_attention *p, const int64_t n[4], float *to)
+{
+    int64_t lies[4];
+    bool all_see = true;
+
+    mask_lies(p, lies);
+    for (int64_t b = 0; b < n[0]; b++)
+        for (int64_t head = 0; head < n[1]; head++)
+            for (int64_t i = 0; i < n[2]; i++) {
+                const int64_t from = b * lies[0] + head * lies[1] + i * lies[2];
+
+                all_see &= write_mask_row(p, from, lies[3], to);
+                if (to)
+                    to += n[3];
+                else if (!all_see)
+                    return false;
+            }
+    return all_see;
+}
+
+ptac_reason ptac_self_attention_reason(const ptac_self_attention *p)
+{
+    const ptac_kernel *row = attention_row();
+    ptac_reason why;
+    heads_call h;
+
+    if (T.is_autocast_enabled(AT_DEVICE_CPU)) /* stock's products are called under it */
+        return PTAC_AUTOCAST;
+    if (ptac_products_are_lowered() || rounds(p))
+        return PTAC_PRECISION;
+    if (ptac_chooser_is_quarantined(row))
+        return PTAC_QUARANTINED;
+    describe_heads(p, &h);
+    why = row->accepts(&h.call);
+    if (why || p->mask_kind == PTAC_NO_MASK)
+        return why;
+    place_mask(p, &h); /* before any product is spent on such a call */
+    return write_mask_rows(p, h.mask_sizes, NULL) ? PTAC_TAKE : PTAC_VALUES;
 }
 
 /* The mask as attention adds it, in scratch. */
 static ptac_status write_mask(const ptac_self_attention *p, heads_call *h, float **made)
 {
     const int64_t *n = h->mask_sizes;
-    int64_t lies[4];
-    bool all_see = true;
-    float *to;
+    bool all_see;
 
     place_mask(p, h);
-    mask_lies(p, lies);
-    *made = to = ptac_scratch_take((size_t)(n[0] * h->mask_strides[0]) * sizeof *to);
-    if (!to)
+    *made = ptac_scratch_take((size_t)(n[0] * h->mask_strides[0]) * sizeof **made);
+    if (!*made)
         return PTAC_NO_MEMORY;
-    for (int64_t b = 0; b < n[0]; b++)
-        for (int64_t head = 0; head < n[1]; head++)
-            for (int64_t i = 0; i < n[2]; i++, to += n[3])
-                all_see &= write_mask_row(p, b * lies[0] + head * lies[1] + i * lies[2],
-                                          lies[3], to);
+    all_see = write_mask_rows(p, n, *made);
     h->call.inputs[PTAC_ATTENTION_N_FORWARD] = (ptac_view){
         .data = *made,
         .sizes = h->mask_sizes,
