@@ -132,8 +132,8 @@ TARGET static void reduce_parts(int64_t begin, int64_t end, void *context)
     const ptac_rows *p = &job->r->rows;
     const int64_t first = ptac_adding_begin(&job->adding, begin);
     const int64_t last = ptac_adding_begin(&job->adding, end);
-    const bool are_few =
-        p->width <= 2 && job->adding.n_parts == 1 && !job->r->has_later;
+    const bool are_few = p->width <= (job->r->how <= PTAC_REDUCE_MEAN ? 2 : 1) &&
+                         job->adding.n_parts == 1 && !job->r->has_later;
     int64_t rows[CHUNK];
 
     ptac_reducing_start(job, first, last);
