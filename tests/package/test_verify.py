@@ -13,6 +13,7 @@ from torch import Tensor, nested, nn
 
 import pai_torchacc as ptac
 from pai_torchacc import verification
+from pai_torchacc.bench import contract
 
 
 @pytest.fixture(autouse=True)
@@ -319,3 +320,14 @@ def test_the_module_of_a_method_is_left_as_it_was() -> None:
     assert found
     assert "grad 0.weight" in {r.name for r in found.rows}
     assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
+
+
+@pytest.mark.parametrize("op", [*contract.LISTS, "scatter_reduce", "scatter"])
+def test_verify_has_calls_of_operators_on_lists_and_rows(op: str) -> None:
+    rows = next(rows for name, _, rows in ptac._C.operators() if name == op)
+    asked = [(row, level) for row, level, can_run, _ in rows if can_run]
+    assert asked
+    for row, level in asked:
+        verdict = contract._check(ptac._C, op, row, level)
+        assert verdict.calls >= 3
+        assert not verdict.broken

@@ -8,8 +8,9 @@
 
 #include "core/scratch.h"
 
-/* As stock's time goes: wide rows it sorts, and means it divides. */
+/* As times go: stock sorts the indices of wide rows, and few floats fill no vector. */
 enum {
+    FEW_BELOW = 4,
     NARROW_BELOW = 16,
     BROAD_FROM = 128,
     MOST_COUNTED = 1 << 24, /* integers that floats have */
@@ -18,7 +19,10 @@ enum {
 
 static int kind_of(int64_t width)
 {
-    return width == 1 ? 0 : width < NARROW_BELOW ? 1 : width < BROAD_FROM ? 2 : 3;
+    return width < FEW_BELOW      ? 0
+           : width < NARROW_BELOW ? 1
+           : width < BROAD_FROM   ? 2
+                                  : 3;
 }
 
 static ptac_reason classify_scatter(const ptac_call *call, ptac_shape *shape)
@@ -41,10 +45,10 @@ static ptac_reason classify(const ptac_call *call, ptac_shape *shape)
     return PTAC_TAKE;
 }
 
-PTAC_SHAPES(SCATTER_REDUCE, classify, "sum_single", "sum_narrow", "sum_wide",
-            "sum_broad", "mean_single", "mean_narrow", "mean_wide", "mean_broad",
-            "most_single", "most_narrow", "most_wide", "most_broad")
-PTAC_SHAPES(SCATTER, classify_scatter, "single", "narrow", "wide", "broad")
+PTAC_SHAPES(SCATTER_REDUCE, classify, "sum_few", "sum_narrow", "sum_wide", "sum_broad",
+            "mean_few", "mean_narrow", "mean_wide", "mean_broad", "most_few",
+            "most_narrow", "most_wide", "most_broad")
+PTAC_SHAPES(SCATTER, classify_scatter, "few", "narrow", "wide", "broad")
 
 ptac_reason ptac_reduce_accepts(const ptac_call *call)
 {

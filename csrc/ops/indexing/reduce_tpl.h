@@ -80,10 +80,9 @@ INLINE void reduce_chunk(const ptac_reducing *job, ptac_reducing_how how,
     }
 }
 
-/* The same where rows are of one float and all of them this thread's. */
-INLINE void reduce_singles(const ptac_reducing *job, ptac_reducing_how how,
-                           bool has_later, bool has_terms, const int64_t *rows,
-                           int64_t first, int n)
+/* The same where rows are of one float or two, and all of them this thread's. */
+INLINE void reduce_few(const ptac_reducing *job, ptac_reducing_how how, bool has_terms,
+                       int width, const int64_t *rows, int64_t first, int n)
 {
     const int64_t stride = job->adding.stride, x_stride = job->r->rows.x_stride;
     const float *x = job->adding.x + first * x_stride;
@@ -92,36 +91,38 @@ INLINE void reduce_singles(const ptac_reducing *job, ptac_reducing_how how,
 
     for (int i = 0; i < n; i++, x += x_stride) {
         ptac_terms *terms = has_terms ? job->terms + rows[i] : NULL;
+        const bool is_first = has_terms && (terms->n_done++ == 0) & !has_self;
         float *y = job->adding.y + rows[i] * stride;
-        float before = *y;
 
-        if (has_terms)
-            before = ptac_reducing_pick((terms->n_done++ == 0) & !has_self, begins, *y);
-        *y = ptac_reduced(how, has_later, before, *x);
+        for (int c = 0; c < width; c++)
+            y[c] = ptac_reduced(
+                how, false,
+                has_terms ? ptac_reducing_pick(is_first, begins, y[c]) : y[c], x[c]);
         if (how == PTAC_REDUCE_MEAN && terms->n_done == terms->n)
-            *y /= ptac_reducing_count(job->r, terms);
+            for (int c = 0; c < width; c++)
+                y[c] /= ptac_reducing_count(job->r, terms);
     }
 }
 
 /* Of a chunk, by loops without conditions. */
-TARGET static void reduce_chunk_of_singles(const ptac_reducing *job,
-                                           const int64_t *rows, int64_t first, int n)
+INLINE void reduce_chunk_of_few(const ptac_reducing *job, int width,
+                                const int64_t *rows, int64_t first, int n)
 {
     const ptac_reducing_how how = job->r->how;
     const bool has_terms = job->terms;
 
     if (how == PTAC_REDUCE_SUM && !has_terms)
-        reduce_singles(job, PTAC_REDUCE_SUM, false, false, rows, first, n);
+        reduce_few(job, PTAC_REDUCE_SUM, false, width, rows, first, n);
     else if (how == PTAC_REDUCE_SUM)
-        reduce_singles(job, PTAC_REDUCE_SUM, false, true, rows, first, n);
+        reduce_few(job, PTAC_REDUCE_SUM, true, width, rows, first, n);
     else if (how == PTAC_REDUCE_MEAN)
-        reduce_singles(job, PTAC_REDUCE_MEAN, false, true, rows, first, n);
+        reduce_few(job, PTAC_REDUCE_MEAN, true, width, rows, first, n);
     else if (how == PTAC_REDUCE_LARGEST && !has_terms)
-        reduce_singles(job, PTAC_REDUCE_LARGEST, false, false, rows, first, n);
+        reduce_few(job, PTAC_REDUCE_LARGEST, false, width, rows, first, n);
     else if (how == PTAC_REDUCE_LARGEST)
-        reduce_singles(job, PTAC_REDUCE_LARGEST, false, true, rows, first, n);
+        reduce_few(job, PTAC_REDUCE_LARGEST, true, width, rows, first, n);
     else
-        reduce_singles(job, PTAC_REDUCE_SMALLEST, false, has_terms, rows, first, n);
+        reduce_few(job, PTAC_REDUCE_SMALLEST, has_terms, width, rows, first, n);
 }
 
 /* Parts [begin, end) of the table's rows. */
@@ -131,18 +132,19 @@ TARGET static void reduce_parts(int64_t begin, int64_t end, void *context)
     const ptac_rows *p = &job->r->rows;
     const int64_t first = ptac_adding_begin(&job->adding, begin);
     const int64_t last = ptac_adding_begin(&job->adding, end);
-    const bool is_single =
-        p->width == 1 && job->adding.n_parts == 1 && !job->r->has_later;
+    const bool are_few = p->width <= (job->r->how <= PTAC_REDUCE_MEAN ? 2 : 1) &&
+                         job->adding.n_parts == 1 && !job->r->has_later;
     int64_t rows[CHUNK];
 
     ptac_reducing_start(job, first, last);
     for (int64_t i = 0; i < p->n; i += CHUNK) {
         const int n = (int)ptac_least(CHUNK, p->n - i);
-
         const bool are_rows = chunk_of_rows(p, job->adding.index, i, n, rows);
 
-        if (is_single && are_rows)
-            reduce_chunk_of_singles(job, rows, i, n);
+        if (are_few && are_rows && p->width == 1)
+            reduce_chunk_of_few(job, 1, rows, i, n);
+        else if (are_few && are_rows)
+            reduce_chunk_of_few(job, 2, rows, i, n);
         else if (job->r->how == PTAC_REDUCE_SUM)
             reduce_chunk(job, PTAC_REDUCE_SUM, rows, i, n, first, last);
         else if (job->r->how == PTAC_REDUCE_MEAN)

@@ -19,6 +19,13 @@ ELEMENTS = {
     "wide": (2048, 32768, 524288),
     "broad": (8192, 65536, 1048576),
 }
+REDUCED = {
+    "few": ((1, 2), ELEMENTS["single"]),
+    "narrow": ((4, 8), ELEMENTS["narrow"]),
+    "wide": (WIDTHS["wide"], ELEMENTS["wide"]),
+    "broad": (WIDTHS["broad"], ELEMENTS["broad"]),
+}
+"""Of reductions: floats a row, and how many in all."""
 ROWS_NEAR, ROWS_FAR = NEAR // 2, 16 * NEAR
 """Floats of the tables that are measured."""
 
@@ -63,8 +70,8 @@ def _columns(n_rows: int, n: int, put: bool) -> Call:
 
 def _reductions() -> Iterator[Case]:
     """Of both ways of what the table has; in tables that caches hold, and others."""
-    for kind, widths in WIDTHS.items():
-        for work in ELEMENTS[kind]:
+    for kind, (widths, works) in REDUCED.items():
+        for work in works:
             sizes = [
                 (floats // w, w, work // w)
                 for w in widths
