@@ -11,12 +11,13 @@
 /* v[i] and v[i + n / 2] in turn, n a power of two: all in turn after log2(n) times. */
 INLINE void join_halves(vec *v, int n)
 {
+    const int half = n / 2;
     vec joined[PTAC_MAX_INPUTS];
 
 #pragma GCC unroll 4
-    for (int i = 0; i < n / 2; i++) {
-        joined[2 * i] = zip_low_f32(v[i], v[i + n / 2]);
-        joined[2 * i + 1] = zip_high_f32(v[i], v[i + n / 2]);
+    for (int i = 0; i < half; i++) {
+        joined[2 * i] = zip_low_f32(v[i], v[i + half]);
+        joined[2 * i + 1] = zip_high_f32(v[i], v[i + half]);
     }
 #pragma GCC unroll 8
     for (int i = 0; i < n; i++)
