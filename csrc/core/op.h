@@ -114,7 +114,6 @@
     X(GRU, "gru", FUSION)                                                              \
     X(GRU_BACKWARD, "gru_backward", FUSION)                                            \
     X(COPY, "copy", FUSION)                                                            \
-    X(STACK, "stack", FUSION)                                                          \
     X(SGD_STEP, "sgd_step", FUSION)                                                    \
     X(ADAM_STEP, "adam_step", FUSION)                                                  \
     X(ADAMW_STEP, "adamw_step", FUSION)                                                \
