@@ -123,7 +123,6 @@
     X(RNN_RELU, "rnn_relu", FUSION)                                                    \
     X(RNN_RELU_BACKWARD, "rnn_relu_backward", FUSION)                                  \
     X(COPY, "copy", FUSION)                                                            \
-    X(STACK, "stack", FUSION)                                                          \
     X(SGD_STEP, "sgd_step", FUSION)                                                    \
     X(ADAM_STEP, "adam_step", FUSION)                                                  \
     X(ADAMW_STEP, "adamw_step", FUSION)                                                \

@@ -411,9 +411,6 @@ typedef struct at_string {
     M(at_result, cpu_index_add,                                                        \
       "_ZN2at3cpu9index_addERKNS_6TensorElS3_S3_RKN3c106ScalarE",                      \
       (at_tensor, int64_t, at_tensor, at_tensor, const at_scalar *))                   \
-    M(at_result, stack,                                                                \
-      "_ZN2at25compositeexplicitautograd5stackEN3c108ArrayRefINS_6TensorEEEl",         \
-      (at_tensor_span, int64_t))                                                       \
     M(at_tensor, cpu_tanh_, "_ZN2at3cpu5tanh_ERNS_6TensorE", (at_tensor))              \
     M(at_tensor, cpu_sigmoid_, "_ZN2at3cpu8sigmoid_ERNS_6TensorE", (at_tensor))        \
     M(at_tensor, cpu_silu_, "_ZN2at3cpu5silu_ERNS_6TensorE", (at_tensor))              \

@@ -18,18 +18,11 @@ RUNS = {
 }
 """Bytes that stay together."""
 
-STACKED = {"2": (2,), "3": (3,), "4": (4,), "more": (5, 8)}
-"""How many tensors become one, by kind."""
-
 SIZE = {"float32": 4, "bfloat16": 2, "float64": 8}
 
 
 def cases() -> Iterator[Case]:
     """Cases of all of them."""
-    for kind, counts in STACKED.items():
-        for work in ELEMENTS:
-            makes = tuple(partial(_stacked, n, work // n) for n in counts)
-            yield Case("stack", kind, "float32", work, makes)
     for dtype, work in ((dtype, work) for dtype in FLOATS for work in ELEMENTS):
         turned = [partial(_turned, sizes, dtype) for sizes in _planes(work)]
         yield _case("turned", dtype, work, turned)
@@ -85,8 +78,3 @@ def _heads_first(work: int, run: int, dtype: str) -> Call:
     positions = max(2, work // (8 * run))
     x = torch.randn(positions, 8, run).to(FLOATS[dtype]).transpose(0, 1)
     return x.contiguous
-
-
-def _stacked(n: int, length: int) -> Call:
-    tensors = [torch.randn(length) for _ in range(n)]
-    return lambda: torch.stack(tensors, -1)

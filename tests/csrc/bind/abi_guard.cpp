@@ -107,7 +107,6 @@
 #include <ATen/ops/silu_cpu_dispatch.h>
 #include <ATen/ops/smooth_l1_loss_backward_compositeexplicitautograd_dispatch.h>
 #include <ATen/ops/smooth_l1_loss_cpu_dispatch.h>
-#include <ATen/ops/stack_compositeexplicitautograd_dispatch.h>
 #include <ATen/ops/tanh_cpu_dispatch.h>
 #include <ATen/ops/upsample_bilinear2d_backward_cpu_dispatch.h>
 #include <ATen/ops/upsample_bilinear2d_cpu_dispatch.h>
@@ -318,7 +317,6 @@ constexpr auto autocast_cast =
 constexpr auto autocast_enter = &at::autocast::increment_nesting;
 constexpr auto autocast_leave = &at::autocast::decrement_nesting;
 constexpr auto onednn_is_allowed = &at::Context::userEnabledMkldnn;
-constexpr auto stack = &at::compositeexplicitautograd::stack;
 constexpr auto convolution = &at::compositeexplicitautograd::convolution;
 constexpr auto convolution_backward =
     &at::compositeexplicitautograd::convolution_backward;
