@@ -1,6 +1,6 @@
 /*
- * product_packed_tpl.h - products whose lanes are neighbouring columns, from copies that
- * the caches hold.
+ * product_packed_tpl.h - products whose lanes are neighbouring columns, from copies in
+ * the caches.
  *
  * Of the shorter side of y the terms are laid out once, for the second cache; threads
  * share that. Then they share the longer side, which the first cache holds piece by
