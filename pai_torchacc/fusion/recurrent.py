@@ -72,10 +72,11 @@ class Layer(torch.autograd.Function):
             # Nor does it keep a weight that no gradient goes through.
             needs = ctx.needs_input_grad
             if not needs[1]:
-                ctx.unsaved += ((1, w_ih, w_ih._version),)
+                ctx.unsaved += ((1, w_ih, _version(w_ih)),)
                 w_ih = None
-            if kind.is_cell and not needs[4]:
-                ctx.unsaved += ((2, w_hh, w_hh._version),)
+            n_steps = len(x if kind.batch_sizes is None else kind.batch_sizes)
+            if (kind.is_cell or n_steps == 1) and not needs[4]:
+                ctx.unsaved += ((2, w_hh, _version(w_hh)),)
                 w_hh = None
         if kind.is_cell and kind.op.startswith("rnn"):
             y = hn  # which torch's gradient needs as well
@@ -107,7 +108,7 @@ class Layer(torch.autograd.Function):
                 given[4 + i] = as_saved(ctx.biases[i], ctx.biases[2 + i])
 
         def stock() -> tuple[Tensor | None, ...]:
-            if any(w._version != version for _, w, version in ctx.unsaved):
+            if any(_version(w) != version for _, w, version in ctx.unsaved):
                 raise RuntimeError(_CHANGED)
             return _gradients(kind, given, grads, wants)
 
@@ -143,6 +144,10 @@ _WEIGHTS = (1, 2, 4, 5)
 """Which inputs of a layer are."""
 
 
+def _version(w: Tensor) -> int:
+    return 0 if w.is_inference() else w._version
+
+
 def _aligned(grads: tuple[Tensor | None, ...]) -> list[Tensor | None]:
     """Gradients of y, h and c as rows take them."""
     found = [None if grad is None else grad.contiguous() for grad in grads]
@@ -156,8 +161,8 @@ def _in_order(
 ) -> tuple[Tensor | None, ...]:
     """Gradients as the inputs stand; both biases have the same but of gru."""
     of_x, of_w_ih, of_w_hh, of_b_ih, of_b_hh, of_h0, of_c0 = of
-    if b_ih is not None and of_b_ih is not None and of_b_hh is None:
-        of_b_hh = of_b_ih.clone()
+    if of_b_ih is not None and of_b_hh is None:
+        of_b_hh = of_b_ih if b_ih is None else of_b_ih.clone()
     return of_x, of_w_ih, of_w_hh, of_h0, of_b_ih, of_b_hh, of_c0
 
 
@@ -270,11 +275,15 @@ def _layers(op: str, batch_sizes: Tensor | None, *args: Any) -> tuple[Tensor, ..
     is_composed = (
         op != "lstm" or batch_sizes is not None or not torch._C._get_mkldnn_enabled()
     )
+    if batch_sizes is not None and torch.is_grad_enabled():
+        batch_sizes = batch_sizes.clone()  # a program may change them before backward
     kinds = [_Kind(op, d == 1, batch_sizes, is_composed) for d in range(n_directions)]
     if first:
         x = x.transpose(0, 1)
     if batch_sizes is not None:
         x = x.unsqueeze(0)
+    elif not first and is_composed:
+        x = x.view_as(x)  # as torch, which saves a view
     ends: list[tuple[Tensor, ...]] = []
     for layer in range(n_layers):
         found = []

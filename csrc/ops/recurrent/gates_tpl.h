@@ -8,12 +8,17 @@
 
 #include "ops/math/quick_tpl.h"
 
-/* Of what is below -87 as small as a normal number can be; absolute error 2^-24. */
+/*
+ * Of what is below -87 as small as a normal number can be, and 0 where exp(-x) is
+ * infinite, which infinity times a gate then turns into NaN as by stock; absolute error
+ * 2^-24.
+ */
 INLINE vec gate_sigmoid(vec x)
 {
     const vec e = v_exp_quick(v_min(v_set(87), v_sub(v_zero(), x)));
 
-    return v_reciprocal(v_add(v_set(1), e));
+    return v_pick(v_less(x, v_set(-88.7228f)), v_zero(),
+                  v_reciprocal(v_add(v_set(1), e)));
 }
 
 /* tanh(x), 2 ulp. */

@@ -19,6 +19,11 @@ Py_ssize_t ptac_n_items(PyObject *items)
     return PyTuple_CheckExact(items) ? PyTuple_Size(items) : -1;
 }
 
+PyObject *ptac_held_items(PyObject *items)
+{
+    return PyList_CheckExact(items) ? PyList_AsTuple(items) : Py_NewRef(items);
+}
+
 ptac_reason ptac_borrow_plain(PyObject *object, at_tensor *tensor)
 {
     if (!object)

@@ -7,6 +7,8 @@
  */
 #include "bind/python/callpath/recurrent/recurrent.h"
 
+#include <string.h>
+
 /* A cell as a node in autograd's graph, or beside stock for shadow checks. */
 PTAC_LENT(recurrent_cell)
 
@@ -52,6 +54,8 @@ static ptac_reason read_args(PyObject *const *args, cell *cell)
     if (!why)
         why = ptac_recurrent_states(cell->op, args[STATES], &in[PTAC_RECURRENT_H0],
                                     &in[PTAC_RECURRENT_C0]);
+    if (!why)
+        why = ptac_why_not_lean();
     if (!why)
         why = ptac_dense_state(&in[PTAC_RECURRENT_H0], &cell->h);
     return why ? why : ptac_dense_state(&in[PTAC_RECURRENT_C0], &cell->c);
@@ -123,8 +127,10 @@ static PyObject *without_gradient(cell *cell)
     return ptac_wrap_all(&made.at[PTAC_RECURRENT_HN], 2);
 }
 
-static PyObject *try_cell(ptac_op op, PyObject *const *args)
+static PyObject *try_cell(ptac_op op, PyObject *const *given)
 {
+    PTAC_OWNED PyObject *states = NULL;
+    PyObject *args[N_ARGS];
     __attribute__((cleanup(drop_copies))) cell cell = {.op = op};
     int wants = 0, is_hooked = 0;
     ptac_reason why;
@@ -132,6 +138,11 @@ static PyObject *try_cell(ptac_op op, PyObject *const *args)
     PTAC_IN_FLIGHT;
     if (ptac_is_off(op))
         Py_RETURN_NONE;
+    states = ptac_held_items(given[STATES]);
+    if (!states)
+        return NULL;
+    memcpy(args, given, sizeof args);
+    args[STATES] = states;
     why = read_args(args, &cell);
     if (!why)
         wants = wants_gradient(args);
@@ -139,8 +150,6 @@ static PyObject *try_cell(ptac_op op, PyObject *const *args)
         why = read_layer(&cell, wants);
     if (!why && wants >= 0)
         ptac_probe(&cell.layer.call, &why);
-    if (!why)
-        why = ptac_why_not_lean();
     if (!why && wants > 0)
         is_hooked = ptac_saving_is_hooked();
     if (wants < 0 || is_hooked < 0 || PyErr_Occurred())

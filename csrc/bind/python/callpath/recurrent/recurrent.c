@@ -157,6 +157,7 @@ static PyObject *try_recurrent(ptac_op op, PyObject *const *given)
 {
     AT_OWNED at_tensor h = NULL, c = NULL;
     __attribute__((cleanup(drop_packed))) ptac_recurrent_sequence q = {.op = op};
+    PTAC_OWNED PyObject *states = NULL, *params = NULL;
     PyObject *args[N_ALL];
     int wants = 0, is_hooked = 0;
     bool drops = false;
@@ -166,9 +167,17 @@ static PyObject *try_recurrent(ptac_op op, PyObject *const *given)
     if (ptac_is_off(op))
         Py_RETURN_NONE;
     sort_args(given, args);
+    states = ptac_held_items(args[STATES]);
+    params = ptac_held_items(args[PARAMS]);
+    if (!states || !params)
+        return NULL;
+    args[STATES] = states;
+    args[PARAMS] = params;
     why = read_args(args, &q);
     if (!why)
         why = read_dropout(args, &q, &drops);
+    if (!why)
+        why = ptac_why_not_lean();
     if (!why)
         why = ptac_dense_state(&q.h, &h);
     if (!why)
@@ -177,8 +186,6 @@ static PyObject *try_recurrent(ptac_op op, PyObject *const *given)
         wants = wants_gradient(args);
     if (!why && wants >= 0)
         why = ptac_recurrent_probe(&q, wants);
-    if (!why)
-        why = ptac_why_not_lean();
     if (!why && wants > 0)
         is_hooked = ptac_saving_is_hooked();
     if (wants < 0 || is_hooked < 0 || PyErr_Occurred())

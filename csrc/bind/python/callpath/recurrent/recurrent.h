@@ -11,6 +11,12 @@
 PyObject *ptac_item(PyObject *items, Py_ssize_t i);
 Py_ssize_t ptac_n_items(PyObject *items);
 
+/*
+ * items as a tuple where they are a list, which another thread may change while we
+ * compute without the GIL; else themselves. Owned; NULL with an exception set.
+ */
+PyObject *ptac_held_items(PyObject *items);
+
 /* PTAC_TAKE with the tensor, or why it is none of ours. */
 ptac_reason ptac_borrow_plain(PyObject *object, at_tensor *tensor);
 

@@ -48,6 +48,34 @@ static bool are_steps_of(const ptac_recurrent_gradients *g, const ptac_call *cal
             packed->starts[1] == call->inputs[PTAC_RECURRENT_GRAD_FIRST].sizes[0]);
 }
 
+static bool has_sizes(at_tensor tensor, int n_dims, int64_t a, int64_t b, int64_t c)
+{
+    const int64_t sizes[3] = {a, b, c};
+    ptac_view view;
+
+    if (!tensor)
+        return true;
+    ptac_view_of(tensor, &view);
+    return ptac_view_has_sizes(&view, n_dims, sizes + 3 - n_dims);
+}
+
+/* Nor need what the program shares have its sizes still: it may have set its .data. */
+static bool are_sizes_of(const ptac_recurrent_gradients *g, const ptac_call *call)
+{
+    ptac_view x, y;
+
+    ptac_view_of(g->x, &x);
+    ptac_view_of(g->y, &y);
+
+    const int64_t n = y.sizes[2], columns = ptac_recurrent_gates(call) * n;
+    const int64_t n_rows = g->packed->starts ? g->packed->starts[1] : y.sizes[1];
+
+    return x.n_dims == 3 && x.sizes[0] == y.sizes[0] && x.sizes[1] == y.sizes[1] &&
+           has_sizes(g->w_ih, 2, 0, columns, x.sizes[2]) &&
+           has_sizes(g->w_hh, 2, 0, columns, n) && has_sizes(g->h0, 2, 0, n_rows, n) &&
+           has_sizes(g->c0, 2, 0, n_rows, n);
+}
+
 static ptac_reason read(const ptac_recurrent_gradients *g, through_steps *steps)
 {
     const bool lstm = g->op == PTAC_OP_LSTM;
@@ -67,7 +95,9 @@ static ptac_reason read(const ptac_recurrent_gradients *g, through_steps *steps)
     };
     for (int i = 0; !why && i < PTAC_RECURRENT_GRAD_N_INPUTS; i++)
         why = take(from[i], i == PTAC_RECURRENT_GRAD_Y, &steps->call.inputs[i]);
-    return !why && !are_steps_of(g, &steps->call) ? PTAC_ARGUMENT : why;
+    if (!why && (!are_steps_of(g, &steps->call) || !are_sizes_of(g, &steps->call)))
+        return PTAC_ARGUMENT;
+    return why;
 }
 
 static at_error make_outputs(through_steps *steps)
