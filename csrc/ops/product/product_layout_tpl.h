@@ -13,9 +13,9 @@ typedef struct tile_rows {
     int n;
 } tile_rows;
 
-/* count terms of n_rows rows, [count, n_rows]. */
+/* count terms of n_rows rows, [count, n_rows], where n_left floats have room. */
 INLINE void lay_out_terms(const float *from, int64_t row, int n_rows, int count,
-                          bool is_end, float *to)
+                          int64_t n_left, float *to)
 {
     vec rows[LANES];
 
@@ -24,11 +24,14 @@ INLINE void lay_out_terms(const float *from, int64_t row, int n_rows, int count,
         rows[i] = i < n_rows ? v_load_first(from + i * row, count) : v_zero();
     v_transpose(rows);
 #pragma GCC unroll 16
-    for (int i = 0; i < LANES; i++)
-        if (i < count - is_end) /* what is too much is overwritten by the next */
+    for (int i = 0; i < LANES; i++) {
+        if (i >= count)
+            continue;
+        if (n_left - i * n_rows >= LANES) /* what is too much the next overwrites */
             v_store(to + i * n_rows, rows[i]);
-    if (is_end)
-        v_store_first(to + (count - 1) * n_rows, rows[count - 1], n_rows);
+        else
+            v_store_first(to + i * n_rows, rows[i], n_rows);
+    }
 }
 
 /* Rows whose terms lie side by side. */
@@ -38,7 +41,7 @@ INLINE void lay_out_rows(const ptac_product *p, int64_t row, int n_rows, int64_t
     const float *from = p->a + row * p->a_row;
 
     FOR_LANES(k, count, begin, end,
-              lay_out_terms(from + k, p->a_row, n_rows, count, k + count == end,
+              lay_out_terms(from + k, p->a_row, n_rows, count, (end - k) * n_rows,
                             to + (k - begin) * n_rows));
 }
 

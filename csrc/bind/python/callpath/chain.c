@@ -82,6 +82,12 @@ static bool read_eps(PyObject *attributes, ptac_chain *c)
     return read_float(attributes, ptac_names.eps, &c->eps) && c->eps > 0;
 }
 
+static void drop_norm(ptac_chain *c)
+{
+    for (int i = 0; i < PTAC_NORM_TENSORS; i++)
+        Py_CLEAR(c->norm[i]);
+}
+
 /* One that normalises by its running statistics and writes nothing. */
 static bool read_norm(PyObject *attributes, ptac_chain *c)
 {
@@ -101,12 +107,13 @@ static bool read_norm(PyObject *attributes, ptac_chain *c)
     return true;
 }
 
-/* The share of a batch in the running statistics. */
+/* The share of a batch in the running statistics; NAN: that of all batches alike. */
 static bool read_momentum(PyObject *attributes, ptac_chain *c)
 {
     c->momentum = NAN;
     return is_exactly(attributes, ptac_names.momentum, Py_None) ||
-           read_float(attributes, ptac_names.momentum, &c->momentum);
+           (read_float(attributes, ptac_names.momentum, &c->momentum) &&
+            !isnan(c->momentum));
 }
 
 /* In eval mode a norm goes by the batch where it has no statistics of its own. */
@@ -139,6 +146,7 @@ static bool read_training_norm(PyObject *attributes, ptac_chain *c)
          !is_exactly(attributes, ptac_names.track_running_stats, Py_False)) ||
         !read_eps(attributes, c) || !read_momentum(attributes, c))
         return false;
+    drop_norm(c); /* what read_norm() left, which it was not */
     c->norm[PTAC_NORM_WEIGHT] = ptac_module_parameter(attributes, ptac_names.weight);
     c->norm[PTAC_NORM_BIAS] = ptac_module_parameter(attributes, ptac_names.bias);
     if (tracks) {

@@ -13,6 +13,23 @@ static bool has_convolution(void)
     return T.aoti_torch_cpu_convolution && T.aoti_torch_cpu_convolution_backward;
 }
 
+/* Whether a tap of a dilated kernel meets no place of the image. */
+static bool misses(int size, int kernel, int pad, int dilation)
+{
+    return dilation > 1 && (dilation > size || pad > (kernel - 1) * dilation);
+}
+
+/*
+ * What oneDNN's kernels of bfloat16 crash at, or write garbage: taps that all miss, and
+ * steps along a single column of results.
+ */
+static bool is_unsound(const ptac_conv2d *p)
+{
+    return (p->out_w == 1 && p->stride_w > 1) ||
+           misses(p->h, p->kernel_h, p->pad_h, p->dilation_h) ||
+           misses(p->w, p->kernel_w, p->pad_w, p->dilation_w);
+}
+
 static ptac_reason accepts(const ptac_call *call)
 {
     const ptac_conv2d *p = call->params;
@@ -25,7 +42,8 @@ static ptac_reason accepts(const ptac_call *call)
     if (call->inputs[0].n_dims != 4 ||
         (p->channels_last && (p->groups > 1 || p->dilation_h > 1 || p->dilation_w > 1)))
         return PTAC_SHAPE;
-    return p->with_pool || p->act == PTAC_ACT_RELU6 ? PTAC_SHAPE : PTAC_TAKE;
+    return p->with_pool || p->act == PTAC_ACT_RELU6 || is_unsound(p) ? PTAC_SHAPE
+                                                                     : PTAC_TAKE;
 }
 
 typedef struct geometry {
