@@ -72,6 +72,49 @@ static piece *take_from(int place)
     return p;
 }
 
+/* Into an empty place, unless too much waits already; what is left is the caller's. */
+static piece *keep(piece *p)
+{
+    const size_t n_bytes = p->n_bytes;
+
+    if (__atomic_add_fetch(&n_kept, n_bytes, __ATOMIC_RELAXED) <= most_kept)
+        for (int i = 0; i < PLACES; i++) {
+            piece *empty = NULL;
+
+            if (__atomic_compare_exchange_n(&cache[i], &empty, p, false,
+                                            __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
+                return NULL;
+        }
+    __atomic_fetch_sub(&n_kept, n_bytes, __ATOMIC_RELAXED);
+    return p;
+}
+
+static void drop(piece *p)
+{
+    if (p)
+        munmap(p, p->n_bytes);
+}
+
+/* Where a smaller one waits, which is dropped; else this one is. */
+static void keep_instead(piece *p)
+{
+    for (int i = 0; i < PLACES && p; i++) {
+        piece *other = take_from(i);
+
+        if (other && other->n_bytes < p->n_bytes) {
+            drop(other);
+            p = keep(p);
+        } else if (other) {
+            drop(keep(other));
+        }
+    }
+    drop(p);
+}
+
+/*
+ * Smaller ones stay for those who ask for less: threads do so in between, and mapping
+ * anew interrupts all of them.
+ */
 void *ptac_scratch_take(size_t n_bytes)
 {
     const size_t needed = n_bytes + LINE;
@@ -81,8 +124,8 @@ void *ptac_scratch_take(size_t n_bytes)
         return NULL;
     for (int i = 0; i < PLACES && !found; i++) {
         found = take_from(i);
-        if (found && found->n_bytes < needed) { /* larger ones take its place */
-            munmap(found, found->n_bytes);
+        if (found && found->n_bytes < needed) {
+            drop(keep(found));
             found = NULL;
         }
     }
@@ -93,21 +136,10 @@ void *ptac_scratch_take(size_t n_bytes)
 
 void ptac_scratch_give(void *scratch)
 {
-    piece *p = scratch ? (piece *)((char *)scratch - LINE) : NULL;
-    const size_t n_bytes = p ? p->n_bytes : 0;
+    piece *p = scratch ? keep((piece *)((char *)scratch - LINE)) : NULL;
 
-    if (__atomic_add_fetch(&n_kept, n_bytes, __ATOMIC_RELAXED) <= most_kept)
-        for (int i = 0; i < PLACES && p; i++) {
-            piece *empty = NULL;
-
-            if (__atomic_compare_exchange_n(&cache[i], &empty, p, false,
-                                            __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
-                p = NULL;
-        }
-    if (p) {
-        __atomic_fetch_sub(&n_kept, n_bytes, __ATOMIC_RELAXED);
-        munmap(p, p->n_bytes);
-    }
+    if (p)
+        keep_instead(p);
 }
 
 size_t ptac_scratch_kept(void)
@@ -124,7 +156,7 @@ size_t ptac_scratch_clear(void)
 
         if (p) {
             n_bytes += p->n_bytes;
-            munmap(p, p->n_bytes);
+            drop(p);
         }
     }
     return n_bytes;

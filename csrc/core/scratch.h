@@ -3,8 +3,9 @@
  *
  * A kernel that works in blocks needs a few mebibytes for the time of a call. Fresh
  * memory would fault at each, so what is given back waits in a cache of a few places,
- * for all threads, until somebody asks for that much or the cache is cleared: 8 MiB for
- * each CPU at most, 64 MiB on small machines. More goes back to the system at once.
+ * for all threads, until somebody asks for that much, larger memory needs the place, or
+ * the cache is cleared: 8 MiB for each CPU at most, 64 MiB on small machines. More goes
+ * back to the system at once.
  * Lock-free, and so safe around fork.
  */
 #ifndef PTAC_CORE_SCRATCH_H

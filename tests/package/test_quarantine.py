@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import internals
@@ -189,6 +190,8 @@ CALLS: dict[str, Callable[[], list[Tensor]]] = {
     "dropout": lambda: seeded(lambda: gradient_of(lambda x: F.dropout(x, 0.3), 8, 5)),
     "lstm": lambda: recurrent(nn.LSTM),
     "gru": lambda: recurrent(nn.GRU),
+    "rnn_tanh": lambda: recurrent(nn.RNN),
+    "rnn_relu": lambda: recurrent(partial(nn.RNN, nonlinearity="relu")),
     "attention": lambda: gradient_of(lambda x: attend(x, x, x), 1, 2, 8, 5),
     "attention_dropout": lambda: seeded(
         lambda: gradient_of(lambda x: attend(x, x, x, dropout_p=0.3), 1, 2, 8, 5)

@@ -2,9 +2,9 @@
  * product_packed_tpl.h - products whose lanes are neighbouring columns, from copies in
  * the caches.
  *
- * Of the shorter side of y the terms are laid out once, for the second cache; threads
- * share that. Then they share the longer side, which the first cache holds piece by
- * piece, each laid out as it comes:
+ * Threads share y as rectangles, and nothing else: what one of them lays out another one
+ * would wait for. Of the shorter side of a rectangle all is laid out once, for the
+ * second cache; the longer side passes by, which the first cache holds piece by piece:
  *
  *   by panels  rows are held, in blocks of PACKED_TILES tiles, and panels come
  *   by tiles   columns are held, at most PACKED_HELD of them, and tiles of rows come
@@ -22,16 +22,15 @@ enum {
     PACKED_TILES = PRODUCT_REGISTERS == 32 ? 36 : 56,
     PACKED_HELD = 512,
     PACKED_NARROW = 128, /* floats from term to term, which the first caches hold */
-    PACKED_SHARES = 2,   /* of a thread, at least: panels for groups of tiles */
+    PACKED_COPY = 13,    /* multiply-adds in the time that laying out a float takes */
 };
 
-/* Tiles have as many rows as each other, or one more. */
+/* A rectangle, whose tiles have as many rows as each other, or one more. */
 typedef struct packed_job {
     const ptac_product *product;
-    int64_t n_tiles, n_panels;
-    float *held; /* tiles [k, rows] of a block, or all panels [k, TILE_COLUMNS] */
-    /* By panels: tiles [first, last) are the block, in groups that threads share. */
-    int64_t first, last, n_groups;
+    int64_t n_tiles;
+    float *held;   /* tiles [k, rows] of a block, or all panels [k, TILE_COLUMNS] */
+    int64_t first; /* by panels: tile of the block */
 } packed_job;
 
 /* The first row of a tile; of the one behind the last: how many there are. */
@@ -123,17 +122,6 @@ INLINE float *held_tile(const packed_job *job, int64_t tile)
     return job->held + (row_of(job, tile) - row_of(job, job->first)) * job->product->k;
 }
 
-TARGET static void hold_tiles(int64_t begin, int64_t end, void *context)
-{
-    const packed_job *job = context;
-
-    for (int64_t tile = begin; tile < end; tile++) {
-        const tile_rows rows = rows_of(job, tile);
-
-        lay_out_tile(job->product, &rows, 0, job->product->k, held_tile(job, tile));
-    }
-}
-
 /* Whether b is as good as a panel. */
 static bool lies_in_panels(const ptac_product *p, const panel_part *part)
 {
@@ -164,84 +152,35 @@ INLINE void pass_tiles_of(const packed_job *job, int64_t first, int64_t last,
     }
 }
 
-/* Panels [begin, end) for a group of tiles. */
-INLINE void pass_group(const packed_job *job, int64_t group, int64_t begin, int64_t end)
+/* A block of tiles, up to the last one. */
+INLINE void run_block(const packed_job *job, int64_t last)
 {
     const ptac_product *p = job->product;
-    const int64_t n = job->last - job->first;
-    const int64_t first = job->first + group * n / job->n_groups;
-    const int64_t last = job->first + (group + 1) * n / job->n_groups;
     panel_part part = {0};
 
+    for (int64_t tile = job->first; tile < last; tile++) {
+        const tile_rows rows = rows_of(job, tile);
+
+        lay_out_tile(p, &rows, 0, p->k, held_tile(job, tile));
+    }
     for (; part.begin < p->k; part.begin = part.end) {
         part.end = ptac_least(p->k, part.begin + PACKED_TERMS);
-        for (int64_t i = begin; i < end; i++) {
-            part.column = i * TILE_COLUMNS;
-            pass_tiles_of(job, first, last, &part);
-        }
+        for (part.column = 0; part.column < p->n; part.column += TILE_COLUMNS)
+            pass_tiles_of(job, job->first, last, &part);
     }
 }
 
-TARGET static void pass_groups(int64_t begin, int64_t end, void *context)
+INLINE void run_by_panels(packed_job *job)
 {
-    const packed_job *job = context;
+    while (job->first < job->n_tiles) {
+        const int64_t last = ptac_least(job->n_tiles, job->first + PACKED_TILES);
 
-    for (int64_t i = begin; i < end;) {
-        const int64_t panel = i % job->n_panels;
-        const int64_t n = ptac_least(end - i, job->n_panels - panel);
-
-        pass_group(job, i / job->n_panels, panel, panel + n);
-        i += n;
+        run_block(job, last);
+        job->first = last;
     }
-}
-
-/* That threads have to share; one where nobody shares. */
-static int64_t n_shares_of(const ptac_product *p)
-{
-    const int64_t n_worth = p->m * p->n * p->k / PTAC_PRODUCT_WORK;
-    const int64_t n_threads = ptac_least(ptac_the_host.n_threads(), n_worth);
-
-    return n_threads > 1 ? PACKED_SHARES * n_threads : 1;
-}
-
-static ptac_status run_by_panels(packed_job *job)
-{
-    const ptac_product *p = job->product;
-    const int64_t n_shares = n_shares_of(p);
-    const int64_t n_held = ptac_least(p->m, PACKED_TILES * TILE_ROWS);
-
-    job->held = ptac_scratch_take(sizeof(float) * (size_t)(n_held * p->k));
-    if (!job->held)
-        return PTAC_FAILED;
-    for (; job->first < job->n_tiles; job->first = job->last) {
-        const int64_t n = ptac_least(job->n_tiles - job->first, PACKED_TILES);
-        int64_t work = p->k * TILE_ROWS;
-
-        job->last = job->first + n;
-        job->n_groups = ptac_least(ptac_parts(n_shares, job->n_panels), n);
-        ptac_parallel_for(job->first, job->last, PTAC_PRODUCT_WORK / work + 1,
-                          hold_tiles, job);
-        work *= TILE_COLUMNS * ptac_parts(n, job->n_groups);
-        ptac_parallel_for(0, job->n_panels * job->n_groups,
-                          PTAC_PRODUCT_WORK / work + 1, pass_groups, job);
-    }
-    ptac_scratch_give(job->held);
-    return PTAC_OK;
 }
 
 /* By tiles: */
-
-TARGET static void hold_panels(int64_t begin, int64_t end, void *context)
-{
-    const packed_job *job = context;
-    const int64_t k = job->product->k;
-
-    for (int64_t i = begin; i < end; i++) {
-        const panel_part all = {i * TILE_COLUMNS, 0, k};
-
-        lay_out_panel(job->product, &all, job->held + i * k * TILE_COLUMNS);
-    }
-}
 
 /* Part of a tile times all panels. */
 INLINE void pass_panels_of(const packed_job *job, int64_t tile, panel_part part)
@@ -258,44 +197,127 @@ INLINE void pass_panels_of(const packed_job *job, int64_t tile, panel_part part)
     }
 }
 
-TARGET static void pass_tiles(int64_t begin, int64_t end, void *context)
+INLINE void run_by_tiles(const packed_job *job)
 {
-    const packed_job *job = context;
-    const int64_t k = job->product->k;
+    const ptac_product *p = job->product;
+    float *panel = job->held;
 
-    for (int64_t tile = begin; tile < end; tile++) {
+    for (int64_t j = 0; j < p->n; j += TILE_COLUMNS, panel += p->k * TILE_COLUMNS) {
+        const panel_part all = {j, 0, p->k};
+
+        lay_out_panel(p, &all, panel);
+    }
+    for (int64_t tile = 0; tile < job->n_tiles; tile++) {
         panel_part part = {0};
 
-        for (; part.begin < k; part.begin = part.end) {
-            part.end = ptac_least(k, part.begin + PACKED_TERMS);
+        for (; part.begin < p->k; part.begin = part.end) {
+            part.end = ptac_least(p->k, part.begin + PACKED_TERMS);
             pass_panels_of(job, tile, part);
         }
     }
 }
 
-static ptac_status run_by_tiles(packed_job *job)
-{
-    const int64_t panel = job->product->k * TILE_COLUMNS;
-    const int64_t tile = TILE_ROWS * panel * job->n_panels;
+/* Threads': */
 
-    job->held = ptac_scratch_take(sizeof(float) * (size_t)(job->n_panels * panel));
-    if (!job->held)
-        return PTAC_FAILED;
-    ptac_parallel_for(0, job->n_panels, PTAC_PRODUCT_WORK / panel + 1, hold_panels,
-                      job);
-    ptac_parallel_for(0, job->n_tiles, PTAC_PRODUCT_WORK / tile + 1, pass_tiles, job);
-    ptac_scratch_give(job->held);
-    return PTAC_OK;
+/* y cut into n_down times n_across rectangles of whole tiles, or as good as. */
+typedef struct packed_shares {
+    const ptac_product *product;
+    int64_t n_down, n_across;
+    int64_t most_rows, most_columns; /* of one */
+    float *scratch;                  /* most_held for each */
+    int64_t most_held;
+} packed_shares;
+
+INLINE bool is_by_tiles(int64_t n_rows, int64_t n_columns)
+{
+    return n_columns < n_rows && n_columns <= PACKED_HELD;
+}
+
+static packed_shares shares_of(const ptac_product *p, int64_t n_down, int64_t n_across)
+{
+    const int64_t n_tiles = ptac_parts(p->m, TILE_ROWS);
+    const int64_t n_panels = ptac_parts(p->n, TILE_COLUMNS);
+
+    return (packed_shares){
+        .product = p,
+        .n_down = n_down,
+        .n_across = n_across,
+        .most_rows = ptac_parts(n_tiles, n_down) * TILE_ROWS,
+        .most_columns = ptac_parts(n_panels, n_across) * TILE_COLUMNS,
+    };
+}
+
+/* Of a term, in multiply-adds: products, and what is laid out. */
+static int64_t cost_of(const packed_shares *s)
+{
+    return s->most_rows * s->most_columns +
+           PACKED_COPY * (s->most_rows + s->most_columns);
+}
+
+/* As many as threads are worth it, cut as it costs least. */
+static packed_shares best_shares(const ptac_product *p)
+{
+    const int64_t n_worth = p->m * p->n * p->k / PTAC_PRODUCT_WORK;
+    const int64_t n = ptac_least(ptac_the_host.n_threads(), n_worth);
+    packed_shares best = shares_of(p, 1, 1);
+
+    for (int64_t i = 1; i <= n; i++) {
+        const packed_shares s = shares_of(p, i, n / i);
+
+        if (cost_of(&s) < cost_of(&best))
+            best = s;
+    }
+    return best;
+}
+
+/* Rows [first, end) of most_rows each, likewise columns: what a share has of them. */
+INLINE int64_t begin_of(int64_t i, int64_t most, int64_t n)
+{
+    return ptac_least(i * most, n);
+}
+
+INLINE void run_share(const packed_shares *s, int64_t i)
+{
+    const int64_t down = i / s->n_across, across = i % s->n_across;
+    const int64_t row = begin_of(down, s->most_rows, s->product->m);
+    const int64_t column = begin_of(across, s->most_columns, s->product->n);
+    ptac_product p = *s->product;
+    packed_job job = {.product = &p, .held = s->scratch + i * s->most_held};
+
+    p.m = begin_of(down + 1, s->most_rows, p.m) - row;
+    p.n = begin_of(across + 1, s->most_columns, p.n) - column;
+    if (p.m == 0 || p.n == 0)
+        return;
+    p.a += row * p.a_row;
+    p.b += column * p.b_column;
+    p.y += row * p.y_row + column;
+    if (p.bias)
+        p.bias += row * p.bias_row + column;
+    job.n_tiles = ptac_parts(p.m, TILE_ROWS);
+    if (is_by_tiles(p.m, p.n))
+        run_by_tiles(&job);
+    else
+        run_by_panels(&job);
+}
+
+TARGET static void run_shares(int64_t begin, int64_t end, void *context)
+{
+    for (int64_t i = begin; i < end; i++)
+        run_share(context, i);
 }
 
 static ptac_status product_packed(const ptac_product *p)
 {
-    packed_job job = {
-        .product = p,
-        .n_tiles = ptac_parts(p->m, TILE_ROWS),
-        .n_panels = ptac_parts(p->n, TILE_COLUMNS),
-    };
+    packed_shares s = best_shares(p);
+    const int64_t n = s.n_down * s.n_across;
+    const int64_t n_rows = ptac_least(s.most_rows, PACKED_TILES * TILE_ROWS);
+    const int64_t n_columns = ptac_least(s.most_columns, PACKED_HELD);
 
-    return p->n < p->m && p->n <= PACKED_HELD ? run_by_tiles(&job)
-                                              : run_by_panels(&job);
+    s.most_held = (n_rows > n_columns ? n_rows : n_columns) * p->k;
+    s.scratch = ptac_scratch_take(sizeof(float) * (size_t)(n * s.most_held));
+    if (!s.scratch)
+        return PTAC_FAILED;
+    ptac_parallel_for(0, n, 1, run_shares, &s);
+    ptac_scratch_give(s.scratch);
+    return PTAC_OK;
 }

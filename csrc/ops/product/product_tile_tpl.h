@@ -1,8 +1,8 @@
 /*
  * product_tile_tpl.h - a tile of rows times a panel of columns, summed in registers.
  *
- * A panel is two vectors of columns, term by term. A tile has an accumulator for both of
- * each of its rows, and its own floats lie term by term, too:
+ * A panel is two vectors of columns, term by term. A tile has an accumulator for both
+ * in each row of its own, and its floats lie term by term, too:
  *
  *     registers of sums           14 rows of AVX-512: 0 to 27    6 of AVX2: 0 to 11
  *     one float, in turns                             28, 29                12, 13

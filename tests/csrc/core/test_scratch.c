@@ -26,18 +26,42 @@ UNIT(scratch_is_kept_for_the_next_call)
     EXPECT(ptac_scratch_kept() == 0 && ptac_scratch_clear() == 0);
 }
 
-UNIT(larger_scratch_takes_the_place_of_smaller)
+UNIT(smaller_scratch_waits_for_those_who_ask_for_less)
 {
     ptac_scratch_clear();
-    ptac_scratch_give(ptac_scratch_take(5000));
+
+    void *small = ptac_scratch_take(5000);
+
+    ptac_scratch_give(small);
 
     void *large = ptac_scratch_take(3 << 20);
 
-    EXPECT(large);
+    EXPECT(large && ptac_scratch_kept() >= 5000);
     memset(large, 1, 3 << 20);
-    EXPECT(ptac_scratch_kept() == 0);
+    EXPECT(ptac_scratch_take(4000) == small);
+    ptac_scratch_give(small);
     ptac_scratch_give(large);
-    EXPECT(ptac_scratch_kept() >= 3 << 20);
+    EXPECT(ptac_scratch_kept() >= (3 << 20) + 5000);
+    EXPECT(ptac_scratch_take(3 << 20) == large);
+    ptac_scratch_give(large);
+    ptac_scratch_clear();
+}
+
+UNIT(larger_scratch_takes_the_place_of_smaller)
+{
+    enum { PLACES = 8 };
+    void *all[PLACES], *large = ptac_scratch_take(3 << 20);
+
+    ptac_scratch_clear();
+    for (int i = 0; i < PLACES; i++)
+        all[i] = ptac_scratch_take(5000);
+    for (int i = 0; i < PLACES; i++)
+        ptac_scratch_give(all[i]);
+    EXPECT(large);
+    ptac_scratch_give(large);
+    EXPECT(ptac_scratch_kept() >= 3 << 20 && ptac_scratch_kept() < 4 << 20);
+    EXPECT(ptac_scratch_take(3 << 20) == large);
+    ptac_scratch_give(large);
     ptac_scratch_clear();
 }
 
