@@ -73,7 +73,7 @@ static piece *take_from(int place)
 }
 
 /* Into an empty place, unless too much waits already; what is left is the caller's. */
-static piece *keep(piece *p)
+static piece *put_back(piece *p)
 {
     const size_t n_bytes = p->n_bytes;
 
@@ -96,16 +96,16 @@ static void drop(piece *p)
 }
 
 /* Where a smaller one waits, which is dropped; else this one is. */
-static void keep_instead(piece *p)
+static void replace_one(piece *p)
 {
     for (int i = 0; i < PLACES && p; i++) {
         piece *other = take_from(i);
 
         if (other && other->n_bytes < p->n_bytes) {
             drop(other);
-            p = keep(p);
+            p = put_back(p);
         } else if (other) {
-            drop(keep(other));
+            drop(put_back(other));
         }
     }
     drop(p);
@@ -125,7 +125,7 @@ void *ptac_scratch_take(size_t n_bytes)
     for (int i = 0; i < PLACES && !found; i++) {
         found = take_from(i);
         if (found && found->n_bytes < needed) {
-            drop(keep(found));
+            drop(put_back(found));
             found = NULL;
         }
     }
@@ -136,10 +136,10 @@ void *ptac_scratch_take(size_t n_bytes)
 
 void ptac_scratch_give(void *scratch)
 {
-    piece *p = scratch ? keep((piece *)((char *)scratch - LINE)) : NULL;
+    piece *p = scratch ? put_back((piece *)((char *)scratch - LINE)) : NULL;
 
     if (p)
-        keep_instead(p);
+        replace_one(p);
 }
 
 size_t ptac_scratch_kept(void)

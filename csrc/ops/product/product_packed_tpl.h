@@ -2,8 +2,8 @@
  * product_packed_tpl.h - products whose lanes are neighbouring columns, from copies in
  * the caches.
  *
- * Threads share y as rectangles, and nothing else: what one of them lays out another one
- * would wait for. Of the shorter side of a rectangle all is laid out once, for the
+ * Threads share y as rectangles, and nothing else: what one of them lays out another
+ * one would wait for. Of the shorter side of a rectangle all is laid out once, for the
  * second cache; the longer side passes by, which the first cache holds piece by piece:
  *
  *   by panels  rows are held, in blocks of PACKED_TILES tiles, and panels come
