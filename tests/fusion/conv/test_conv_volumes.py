@@ -207,7 +207,7 @@ def test_other_rows_leave_volumes_alone() -> None:
     """Also where a volume has one plane, which might be taken for an image."""
     x, w = torch.randn(2, 16, 1, 16, 16), torch.randn(16, 16, 1, 3, 3)
     for row in switching.runnable_rows("conv2d"):
-        if row not in {*ROWS, "scalar"}:
+        if row not in {*ROWS, "scalar"} and not row.startswith("lowered"):
             with switching.accelerated(*OPS, row=row):
                 hits = switching.hits("conv2d")
                 F.conv3d(x, w, padding=(0, 1, 1))
