@@ -4,6 +4,8 @@
  *
  * Queries beyond the last one are zeros, whose lanes hold anything finite.
  */
+#include "ops/math/turned_tpl.h"
+
 #include <math.h>
 #include <string.h>
 
@@ -55,16 +57,13 @@ static inline int64_t blocks_a_head(const ptac_attention *is)
 INLINE void lay_out_square(const float *from, int64_t row, int n_rows, int some, vec by,
                            float *to)
 {
-    vec part[LANES];
+    vec terms[LANES];
 
-#pragma GCC unroll 16
-    for (int i = 0; i < LANES; i++)
-        part[i] = i < n_rows ? v_load_first(from + i * row, some) : v_zero();
-    v_transpose(part);
+    load_turned(from, row, n_rows, some, terms);
 #pragma GCC unroll 16
     for (int i = 0; i < LANES; i++)
         if (i < some)
-            v_store(to + i * BLOCK_LANES, v_mul(by, part[i]));
+            v_store(to + i * BLOCK_LANES, v_mul(by, terms[i]));
 }
 
 /* n rows of d numbers to d terms of BLOCK_LANES, each times factor. */

@@ -2,6 +2,7 @@
  * product_layout_tpl.h - rows of a and columns of b, laid out for the tiles of
  * product_tile_tpl.h.
  */
+#include "ops/math/turned_tpl.h"
 #include "ops/product/product.h"
 #include "ops/product/product_tile_tpl.h"
 
@@ -17,20 +18,17 @@ typedef struct tile_rows {
 INLINE void lay_out_terms(const float *from, int64_t row, int n_rows, int count,
                           int64_t n_left, float *to)
 {
-    vec rows[LANES];
+    vec terms[LANES];
 
-#pragma GCC unroll 16
-    for (int i = 0; i < LANES; i++)
-        rows[i] = i < n_rows ? v_load_first(from + i * row, count) : v_zero();
-    v_transpose(rows);
+    load_turned(from, row, n_rows, count, terms);
 #pragma GCC unroll 16
     for (int i = 0; i < LANES; i++) {
         if (i >= count)
             continue;
         if (n_left - i * n_rows >= LANES) /* what is too much the next overwrites */
-            v_store(to + i * n_rows, rows[i]);
+            v_store(to + i * n_rows, terms[i]);
         else
-            v_store_first(to + i * n_rows, rows[i], n_rows);
+            v_store_first(to + i * n_rows, terms[i], n_rows);
     }
 }
 
@@ -81,15 +79,12 @@ typedef struct panel_part {
 INLINE void lay_out_square(const float *from, int64_t column, int n_columns, int count,
                            float *to)
 {
-    vec columns[LANES];
+    vec terms[LANES];
 
-#pragma GCC unroll 16
-    for (int i = 0; i < LANES; i++)
-        columns[i] = i < n_columns ? v_load_first(from + i * column, count) : v_zero();
-    v_transpose(columns);
+    load_turned(from, column, n_columns, count, terms);
 #pragma GCC unroll 16
     for (int i = 0; i < count; i++)
-        v_store(to + i * TILE_COLUMNS, columns[i]);
+        v_store(to + i * TILE_COLUMNS, terms[i]);
 }
 
 /* A panel of columns whose terms lie side by side. */

@@ -8,8 +8,8 @@
  *     one float, in turns                             28, 29                12, 13
  *     the panel's vectors                             30, 31                14, 15
  *
- * A term costs a row one load and two multiply-adds, so that those never wait.
- * Assembly, because gcc 12 spills sums of the same loop in intrinsics.
+ * A term costs a row one load and two multiply-adds. Assembly, because gcc 12 spills
+ * sums of the same loop in intrinsics.
  */
 enum {
     TILE_ROWS = PRODUCT_REGISTERS == 32 ? 14 : 6,

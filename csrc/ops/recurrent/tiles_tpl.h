@@ -13,6 +13,7 @@
 #include "core/host.h"
 #include "core/scratch.h"
 #include "ops/math/quick_tpl.h"
+#include "ops/math/turned_tpl.h"
 #include "ops/recurrent/recurrent.h"
 
 #include <string.h>
@@ -202,15 +203,12 @@ static void add_terms(tile *tiles, int n_tiles, const float *panel, int64_t n_te
 INLINE void lay_out_square(const float *from, int64_t column, int n_columns, int count,
                            float *to, int64_t to_term)
 {
-    vec columns[LANES];
+    vec terms[LANES];
 
-#pragma GCC unroll 16
-    for (int i = 0; i < LANES; i++)
-        columns[i] = i < n_columns ? v_load_first(from + i * column, count) : v_zero();
-    v_transpose(columns);
+    load_turned(from, column, n_columns, count, terms);
 #pragma GCC unroll 16
     for (int i = 0; i < count; i++)
-        v_store(to + i * to_term, columns[i]);
+        v_store(to + i * to_term, terms[i]);
 }
 
 /*

@@ -94,19 +94,27 @@ PyObject *ptac_quantized_call(const ptac_quantized_op *op, PyObject *const *args
     return result;
 }
 
+ptac_reason ptac_int8_rows(at_tensor tensor, int64_t k, ptac_view *view, int64_t *m)
+{
+    ptac_view_of(tensor, view);
+    if (view->dtype != PTAC_F32)
+        return PTAC_DTYPE;
+    if (view->n_dims < 1 || view->n_dims > PTAC_MAX_DIMS ||
+        view->sizes[view->n_dims - 1] != k)
+        return PTAC_SHAPE;
+    *m = view->n_elements / k;
+    return PTAC_TAKE;
+}
+
 /* The floats as rows of the last dimension, copied where they have gaps. */
 static ptac_reason read_rows(at_tensor tensor, ptac_quantized_args *read)
 {
     ptac_int8_linear *p = &read->params.linear;
     ptac_view *view = &read->call.inputs[0];
+    const ptac_reason why = ptac_int8_rows(tensor, p->k, view, &p->m);
 
-    ptac_view_of(tensor, view);
-    if (view->dtype != PTAC_F32)
-        return PTAC_DTYPE;
-    if (view->n_dims < 1 || view->n_dims > PTAC_MAX_DIMS ||
-        view->sizes[view->n_dims - 1] != p->k)
-        return PTAC_SHAPE;
-    p->m = view->n_elements / p->k;
+    if (why)
+        return why;
     p->x_stride = p->k;
     if (ptac_view_is_contiguous(view))
         return PTAC_TAKE;

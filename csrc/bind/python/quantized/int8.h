@@ -65,6 +65,9 @@ extern const ptac_quantized_op ptac_int8_linear_op, ptac_int8_conv2d_op,
 PyObject *ptac_quantized_call(const ptac_quantized_op *op, PyObject *const *args,
                               Py_ssize_t n_args, bool is_kernel);
 
+/* A tensor's floats as m rows of its last dimension, k of them; or why it has none. */
+ptac_reason ptac_int8_rows(at_tensor tensor, int64_t k, ptac_view *view, int64_t *m);
+
 /*
  * What the first argument's memory is read from: a dense copy of the tensor, which read
  * owns. PTAC_MEMORY where there is none for it.

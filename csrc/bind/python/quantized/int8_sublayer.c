@@ -64,14 +64,10 @@ static ptac_reason read_x(at_tensor tensor, ptac_quantized_args *read)
 {
     ptac_int8_sublayer *p = &read->params.sublayer;
     ptac_view *view = &read->call.inputs[PTAC_SUBLAYER_X];
+    const ptac_reason why = ptac_int8_rows(tensor, p->k, view, &p->m);
 
-    ptac_view_of(tensor, view);
-    if (view->dtype != PTAC_F32)
-        return PTAC_DTYPE;
-    if (view->n_dims < 1 || view->n_dims > PTAC_MAX_DIMS ||
-        view->sizes[view->n_dims - 1] != p->k)
-        return PTAC_SHAPE;
-    p->m = view->n_elements / p->k;
+    if (why)
+        return why;
     return ptac_view_is_contiguous(view) ? PTAC_TAKE
                                          : ptac_int8_copy(tensor, false, read);
 }

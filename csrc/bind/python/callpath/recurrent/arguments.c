@@ -71,3 +71,16 @@ int ptac_recurrent_wants(PyObject *states)
         wants = ptac_requires_grad(ptac_item(states, i));
     return wants;
 }
+
+int ptac_recurrent_goes_on(ptac_op op, ptac_reason why, int wants)
+{
+    const int is_hooked = !why && wants > 0 ? ptac_saving_is_hooked() : 0;
+
+    if (wants < 0 || is_hooked < 0 || PyErr_Occurred())
+        return -1;
+    if (is_hooked)
+        why = PTAC_HOOKS;
+    if (why)
+        ptac_refuse(op, why);
+    return !why;
+}

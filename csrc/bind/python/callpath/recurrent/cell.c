@@ -132,7 +132,7 @@ static PyObject *try_cell(ptac_op op, PyObject *const *given)
     PTAC_OWNED PyObject *states = NULL;
     PyObject *args[N_ARGS];
     __attribute__((cleanup(drop_copies))) cell cell = {.op = op};
-    int wants = 0, is_hooked = 0;
+    int wants = 0, goes_on;
     ptac_reason why;
 
     PTAC_IN_FLIGHT;
@@ -150,16 +150,11 @@ static PyObject *try_cell(ptac_op op, PyObject *const *given)
         why = read_layer(&cell, wants);
     if (!why && wants >= 0)
         ptac_probe(&cell.layer.call, &why);
-    if (!why && wants > 0)
-        is_hooked = ptac_saving_is_hooked();
-    if (wants < 0 || is_hooked < 0 || PyErr_Occurred())
+    goes_on = ptac_recurrent_goes_on(op, why, wants);
+    if (goes_on < 0)
         return NULL;
-    if (is_hooked)
-        why = PTAC_HOOKS;
-    if (why) {
-        ptac_refuse(op, why);
+    if (!goes_on)
         Py_RETURN_NONE;
-    }
     return wants || ptac_shadow_is_on() ? in_python(op, args) : without_gradient(&cell);
 }
 

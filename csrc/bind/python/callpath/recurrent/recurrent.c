@@ -159,7 +159,7 @@ static PyObject *try_recurrent(ptac_op op, PyObject *const *given)
     __attribute__((cleanup(drop_packed))) ptac_recurrent_sequence q = {.op = op};
     PTAC_OWNED PyObject *states = NULL, *params = NULL;
     PyObject *args[N_ALL];
-    int wants = 0, is_hooked = 0;
+    int wants = 0, goes_on;
     bool drops = false;
     ptac_reason why;
 
@@ -186,16 +186,11 @@ static PyObject *try_recurrent(ptac_op op, PyObject *const *given)
         wants = wants_gradient(args);
     if (!why && wants >= 0)
         why = ptac_recurrent_probe(&q, wants);
-    if (!why && wants > 0)
-        is_hooked = ptac_saving_is_hooked();
-    if (wants < 0 || is_hooked < 0 || PyErr_Occurred())
+    goes_on = ptac_recurrent_goes_on(op, why, wants);
+    if (goes_on < 0)
         return NULL;
-    if (is_hooked)
-        why = PTAC_HOOKS;
-    if (why) {
-        ptac_refuse(op, why);
+    if (!goes_on)
         Py_RETURN_NONE;
-    }
     return wants || drops || ptac_shadow_is_on() ? in_python(op, args) : all_layers(&q);
 }
 

@@ -25,6 +25,13 @@ ptac_reason ptac_recurrent_states(ptac_op op, PyObject *states, at_tensor *h,
                                   at_tensor *c);
 int ptac_recurrent_wants(PyObject *states);
 
+/*
+ * 1 where ours computes; 0 where stock does, which is then counted: for that reason, or
+ * because hooks want what a gradient would save, where wants says that one is asked for.
+ * -1 with an exception set, also where wants is.
+ */
+int ptac_recurrent_goes_on(ptac_op op, ptac_reason why, int wants);
+
 /* States may be expanded, or views with gaps: they are small, and a copy is made. */
 ptac_reason ptac_dense_state(at_tensor *state, at_tensor *copy);
 
