@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import itertools
-import threading
 from collections.abc import Callable
 
 import contract
@@ -282,7 +281,6 @@ def test_modules_copies_hooks_autocast_and_toggling(mode: str) -> None:
     stock, stock_func = run(copy.deepcopy(model)), func()
     with torch.autocast("cpu", dtype=torch.bfloat16):
         stock_cast = model(index)
-    found: list[list[Tensor]] = []
     with switching.accelerated(*OPS):
         hits = switching.hits(FORWARD)
         contract.exactly(run(copy.deepcopy(model)), stock)
@@ -293,17 +291,10 @@ def test_modules_copies_hooks_autocast_and_toggling(mode: str) -> None:
             contract.exactly(model(index), stock_cast)
         with ptac.disabled():
             contract.exactly(run(copy.deepcopy(model)), stock)
-        copies = [copy.deepcopy(model) for _ in range(3)]
-        threads = [
-            threading.Thread(target=lambda m=m: found.append(run(m))) for m in copies
-        ]
-        for thread in threads:
-            thread.start()
+        results = switching.in_threads(lambda: run(copy.deepcopy(model)), times=1)
         y = model(index)
-    for thread in threads:
-        thread.join()
+    found = results()
     y.square().sum().backward()
     contract.exactly(model.weight.grad, stock[1])
-    assert len(found) == 3
     for each in found:
         contract.exactly(each, stock)

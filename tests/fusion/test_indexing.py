@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import itertools
-import threading
 from collections.abc import Callable
 from functools import partial
 
@@ -470,7 +469,6 @@ def test_modules_copies_autocast_threads_and_toggling() -> None:
     stock = model(nodes, edges)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         stock_cast = model(nodes, edges)
-    found: list[Tensor] = []
     with switching.accelerated(*OPS):
         hits = [switching.hits(op) for op in ("index_select", "index", "index_add")]
         contract.exactly(copy.deepcopy(model)(nodes, edges), stock)
@@ -479,18 +477,8 @@ def test_modules_copies_autocast_threads_and_toggling() -> None:
             contract.exactly(model(nodes, edges), stock_cast)
         with ptac.disabled():
             contract.exactly(model(nodes, edges), stock)
-        threads = [
-            threading.Thread(
-                target=lambda: found.extend(model(nodes, edges) for _ in range(20))
-            )
-            for _ in range(3)
-        ]
-        for thread in threads:
-            thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(found) == 60
-    for y in found:
+        results = switching.in_threads(lambda: model(nodes, edges))
+    for y in results():
         contract.exactly(y, stock)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import itertools
-import threading
 from collections.abc import Callable
 
 import contract
@@ -266,23 +265,12 @@ def test_modules_copies_autocast_transforms_threads_and_toggling() -> None:
         return [y.detach(), *grads, cast, rates(x.t())]
 
     stock = [t.clone() for t in run()]
-    found: list[list[Tensor]] = []
     with switching.accelerated(*OPS):
         hits = switching.hits("scatter_reduce")
         contract.exactly(run(copy.deepcopy(model)), stock)
         assert hits.accelerated >= 2
         with ptac.disabled():
             contract.exactly(run(), stock)
-        threads = [
-            threading.Thread(
-                target=lambda: found.extend(run(copy.deepcopy(model)) for _ in range(9))
-            )
-            for _ in range(3)
-        ]
-        for thread in threads:
-            thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(found) == 27
-    for each in found:
+        results = switching.in_threads(lambda: run(copy.deepcopy(model)), times=9)
+    for each in results():
         contract.exactly(each, stock)
