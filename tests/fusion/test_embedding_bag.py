@@ -7,10 +7,12 @@ import itertools
 from collections.abc import Callable
 
 import contract
+import indexed
 import pytest
 import switching
 import torch
 import torch.nn.functional as F
+from indexed import floats
 from torch import Tensor, nn
 
 import pai_torchacc as ptac
@@ -22,8 +24,6 @@ OPS = (FORWARD, *BACKWARDS)
 MODES = ("sum", "mean", "max")
 pytestmark = pytest.mark.usefixtures("one_thread")
 """Stock's order of additions is then known."""
-
-floats = contract.draw_with_extremes
 
 ATEN = torch.ops.aten
 
@@ -221,12 +221,7 @@ def refused() -> list[Callable[[], object]]:
 
 
 def test_what_is_stocks() -> None:
-    for number, call in enumerate(refused()):
-        stock = contract.said(call)
-        with switching.accelerated(*OPS):
-            hits = switching.hits(FORWARD)
-            contract.exactly(contract.said(call), stock, f"call {number}")
-            assert hits.accelerated == 0, (number, hits)
+    indexed.hold_refused(OPS, refused())
 
 
 @pytest.mark.parametrize(
