@@ -6,7 +6,6 @@ import copy
 import itertools
 import json
 import random
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -282,7 +281,6 @@ def test_copies_autocast_threads_and_toggling() -> None:
     stock = model(x)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         stock_cast = model(x)
-    found: list[Tensor] = []
     with switching.accelerated("copy"):
         hits = switching.hits("copy")
         contract.exactly(copy.deepcopy(model)(x), stock)
@@ -293,17 +291,8 @@ def test_copies_autocast_threads_and_toggling() -> None:
         with ptac.disabled():
             contract.exactly(model(x), stock)
         assert hits.accelerated == accelerated
-        threads = [
-            threading.Thread(target=lambda: found.extend(model(x) for _ in range(20)))
-            for _ in range(3)
-        ]
-        for thread in threads:
-            thread.start()
-    for thread in threads:
-        thread.join()
-    # Calls that have begun end where they began; those after it go to stock.
-    assert len(found) == 60
-    for y in found:
+        results = switching.in_threads(lambda: model(x))
+    for y in results():
         contract.exactly(y, stock)
 
 

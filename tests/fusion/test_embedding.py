@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import threading
 
 import contract
 import pytest
@@ -117,7 +116,6 @@ def test_hooks_transforms_autocast_threads_and_toggling() -> None:
     net, at, seen = table(), indices(40), []
     stock = net(at)
     net.register_forward_hook(lambda *args: seen.append(args))
-    found: list[Tensor] = []
     with switching.accelerated(OP):
         contract.exactly(copy.deepcopy(net)(at), stock)
         assert len(seen) == 1
@@ -126,18 +124,8 @@ def test_hooks_transforms_autocast_threads_and_toggling() -> None:
             contract.exactly(net(at), stock)
         with ptac.disabled():
             contract.exactly(net(at), stock)
-        threads = [
-            threading.Thread(
-                target=lambda: found.extend(net(at).detach() for _ in range(20))
-            )
-            for _ in range(3)
-        ]
-        for thread in threads:
-            thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(found) == 60
-    for y in found:
+        results = switching.in_threads(lambda: net(at).detach())
+    for y in results():
         contract.exactly(y, stock)
 
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import copy
 import itertools
-import threading
 from collections.abc import Callable
 
 import contract
+import indexed
 import pytest
 import switching
 import torch
 import torch.nn.functional as F
+from indexed import floats
 from torch import Tensor, nn
 
 import pai_torchacc as ptac
@@ -23,8 +24,6 @@ OPS = (FORWARD, *BACKWARDS)
 MODES = ("sum", "mean", "max")
 pytestmark = pytest.mark.usefixtures("one_thread")
 """Stock's order of additions is then known."""
-
-floats = contract.draw_with_extremes
 
 ATEN = torch.ops.aten
 
@@ -222,12 +221,7 @@ def refused() -> list[Callable[[], object]]:
 
 
 def test_what_is_stocks() -> None:
-    for number, call in enumerate(refused()):
-        stock = contract.said(call)
-        with switching.accelerated(*OPS):
-            hits = switching.hits(FORWARD)
-            contract.exactly(contract.said(call), stock, f"call {number}")
-            assert hits.accelerated == 0, (number, hits)
+    indexed.hold_refused(OPS, refused())
 
 
 @pytest.mark.parametrize(
@@ -282,7 +276,6 @@ def test_modules_copies_hooks_autocast_and_toggling(mode: str) -> None:
     stock, stock_func = run(copy.deepcopy(model)), func()
     with torch.autocast("cpu", dtype=torch.bfloat16):
         stock_cast = model(index)
-    found: list[list[Tensor]] = []
     with switching.accelerated(*OPS):
         hits = switching.hits(FORWARD)
         contract.exactly(run(copy.deepcopy(model)), stock)
@@ -293,17 +286,10 @@ def test_modules_copies_hooks_autocast_and_toggling(mode: str) -> None:
             contract.exactly(model(index), stock_cast)
         with ptac.disabled():
             contract.exactly(run(copy.deepcopy(model)), stock)
-        copies = [copy.deepcopy(model) for _ in range(3)]
-        threads = [
-            threading.Thread(target=lambda m=m: found.append(run(m))) for m in copies
-        ]
-        for thread in threads:
-            thread.start()
+        results = switching.in_threads(lambda: run(copy.deepcopy(model)), times=1)
         y = model(index)
-    for thread in threads:
-        thread.join()
+    found = results()
     y.square().sum().backward()
     contract.exactly(model.weight.grad, stock[1])
-    assert len(found) == 3
     for each in found:
         contract.exactly(each, stock)

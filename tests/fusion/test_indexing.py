@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import copy
 import itertools
-import threading
 from collections.abc import Callable
 from functools import partial
 
 import contract
+import indexed
 import pytest
 import switching
 import torch
 import torch.nn.functional as F
+from indexed import expanded, floats
 from torch import Tensor, nn
 
 import pai_torchacc as ptac
@@ -25,8 +26,6 @@ OPS = (*SELECTS, *ADDS, *BACKWARDS)
 pytestmark = pytest.mark.usefixtures("one_thread")
 """With more, stock adds up in index_put_ in the order in which threads come."""
 
-floats = contract.draw_with_extremes
-
 ATEN = torch.ops.aten
 
 rows = pytest.mark.parametrize("row", switching.runnable_rows("index_select"))
@@ -37,10 +36,6 @@ def indices(n_rows: int, *sizes: int, dtype: torch.dtype = torch.int64) -> Tenso
     """With duplicates wherever there are more of them than rows."""
     torch.manual_seed(n_rows)
     return torch.randint(0, n_rows, sizes, dtype=dtype)
-
-
-def expanded(index: Tensor, width: int) -> Tensor:
-    return index.long()[:, None].expand(len(index), width)
 
 
 SIZES = [(1, 1, 1), (7, 1, 50), (40, 17, 300), (300, 64, 700)]
@@ -150,12 +145,7 @@ def test_columns_that_are_stocks() -> None:
         lambda: x.clone().index_put_((i % 4, i, j), torch.ones(9)),
         lambda: x.clone().index_put_((i % 4, i, j), torch.ones(()), accumulate=True),
     ]
-    for number, call in enumerate(calls):
-        stock = contract.said(call)
-        with switching.accelerated("index", "index_put"):
-            hits = [switching.hits(op) for op in ("index", "index_put")]
-            contract.exactly(contract.said(call), stock, f"call {number}")
-            assert not any(h.accelerated for h in hits), (number, hits)
+    indexed.hold_refused(("index", "index_put"), calls)
 
 
 WRITTEN_MEANWHILE = """
@@ -244,6 +234,9 @@ def additions(table: Tensor, index: Tensor, x: Tensor) -> list[Tensor]:
     ]
 
 
+CALLS_OF_ADDITIONS = {"index_add": 3, "scatter_add": 2, "index_put": 1}
+
+
 @pytest.mark.parametrize("sizes", SIZES)
 @integers
 @rows
@@ -252,20 +245,11 @@ def test_sums_have_stocks_bits(
 ) -> None:
     n_rows, width, n = sizes
     index = indices(n_rows, n, dtype=dtype)
-    tables = (floats(n_rows, width), floats(n_rows, width + 2)[:, 1:-1])
-    added = (
-        floats(n, width) / 2,
-        floats(n, width + 1)[:, :-1],
-        floats(width, n).t(),
-        floats(1, width).expand(n, width),
-    )
+    tables = indexed.tables(floats, n_rows, width)
+    dense, *others = indexed.terms(floats, n, width)
     with switching.accelerated(*OPS, row=row):
-        for table, x in itertools.product(tables, added):
-            with ptac.disabled():
-                stock = additions(table, index, x)
-            hits = [switching.hits(op) for op in ADDS]
-            contract.exactly(additions(table, index, x), stock)
-            assert [h.accelerated for h in hits] == [3, 2, 1], hits
+        for table, x in itertools.product(tables, (dense / 2, *others)):
+            indexed.hold_bits(partial(additions, table, index, x), CALLS_OF_ADDITIONS)
 
 
 @pytest.mark.parametrize("op", ["index_add", "scatter_add"])
@@ -273,18 +257,14 @@ def test_threads_do_not_change_bits(op: str) -> None:
     index, x = indices(500, 9000), floats(9000, 32).nan_to_num(1)
     at = index if op == "index_add" else expanded(index, 32)
     table, rare = torch.zeros(500, 32), torch.zeros(40000, 32)
-    stock = [getattr(torch, op)(t, 0, at, x) for t in (table, rare)]
-    grad = ATEN.embedding_dense_backward(x, index, 500, 7, False)
-    for threads in (2, 3):
-        torch.set_num_threads(threads)
-        with switching.accelerated(*OPS):
-            hits = [switching.hits(name) for name in (op, "embedding_backward")]
-            ours = [getattr(torch, op)(t, 0, at, x) for t in (table, rare)]
-            contract.exactly(ours, stock)
-            back = ATEN.embedding_dense_backward(x, index, 500, 7, False)
-            contract.exactly(back, grad)
-            contract.exactly(rare[index.long()], torch.zeros(9000, 32))
-            assert [h.accelerated for h in hits] == [2, 1]
+
+    def run() -> list[Tensor]:
+        sums = [getattr(torch, op)(t, 0, at, x) for t in (table, rare)]
+        grad = ATEN.embedding_dense_backward(x, index, 500, 7, False)
+        return [*sums, grad, rare[index.long()]]
+
+    indexed.hold_threads(OPS, run, {op: 2, "embedding_backward": 1, "index": 1})
+    assert not rare.any()
 
 
 @integers
@@ -373,13 +353,7 @@ def refused() -> list[Callable[[], object]]:
 
 
 def test_what_is_stocks() -> None:
-    with switching.accelerated(*OPS):
-        for number, call in enumerate(refused()):
-            with ptac.disabled():
-                stock = contract.said(call)
-            hits = [switching.hits(op) for op in OPS]
-            contract.exactly(contract.said(call), stock, f"call {number}")
-            assert not any(h.accelerated for h in hits), (number, hits)
+    indexed.hold_refused(OPS, refused())
 
 
 def test_memory_that_overlaps_is_left_to_stock() -> None:
@@ -389,21 +363,7 @@ def test_memory_that_overlaps_is_left_to_stock() -> None:
         lambda y: y.index_put_((index,), y[1:4], accumulate=True),
         lambda y: y[:1].expand(5, 3).index_add_(0, index, torch.ones(3, 3)),
     ]
-
-    def said(call: Callable[[Tensor], Tensor]) -> object:
-        y = floats(5, 3)
-        try:
-            return call(y)
-        except RuntimeError as error:
-            return str(error).splitlines()[0], y
-
-    for call in calls:
-        stock = said(call)
-        with switching.accelerated(*OPS):
-            hits = [switching.hits(op) for op in OPS]
-            contract.exactly(said(call), stock)
-            assert not any(h.accelerated for h in hits), hits
-            assert sum(h.forwarded.get("overlapping memory", 0) for h in hits) == 1
+    indexed.hold_overlapping(OPS, calls)
 
 
 def test_failures_in_place_change_nothing() -> None:
@@ -419,12 +379,8 @@ def test_failures_in_place_change_nothing() -> None:
 
 def test_shadow_checks_of_calls_in_place() -> None:
     table, at, x = torch.zeros(30, 8), indices(30, 50), torch.randn(50, 8)
-    stock = additions(table, at, x)
-    with switching.accelerated(*OPS, verify=1):
-        hits = [switching.hits(op) for op in ADDS]
-        contract.exactly(additions(table, at, x), stock)
-        assert [h.accelerated for h in hits] == [3, 2, 1]
-        assert not any(h.failed for h in hits)
+    run = partial(additions, table, at, x)
+    indexed.hold_shadow_checks(OPS, run, CALLS_OF_ADDITIONS)
 
 
 def test_derivatives_and_transforms() -> None:
@@ -470,7 +426,6 @@ def test_modules_copies_autocast_threads_and_toggling() -> None:
     stock = model(nodes, edges)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         stock_cast = model(nodes, edges)
-    found: list[Tensor] = []
     with switching.accelerated(*OPS):
         hits = [switching.hits(op) for op in ("index_select", "index", "index_add")]
         contract.exactly(copy.deepcopy(model)(nodes, edges), stock)
@@ -479,18 +434,8 @@ def test_modules_copies_autocast_threads_and_toggling() -> None:
             contract.exactly(model(nodes, edges), stock_cast)
         with ptac.disabled():
             contract.exactly(model(nodes, edges), stock)
-        threads = [
-            threading.Thread(
-                target=lambda: found.extend(model(nodes, edges) for _ in range(20))
-            )
-            for _ in range(3)
-        ]
-        for thread in threads:
-            thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(found) == 60
-    for y in found:
+        results = switching.in_threads(lambda: model(nodes, edges))
+    for y in results():
         contract.exactly(y, stock)
 
 

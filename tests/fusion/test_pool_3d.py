@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -248,24 +247,14 @@ def test_modules_autocast_copies_threads_and_toggling() -> None:
     stock = model(x)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         stock_cast = model(x)
-    found: list[Tensor] = []
     with switching.accelerated(*OPS):
         hits = [switching.hits(op) for op in FORWARD]
         contract.exactly(copy.deepcopy(model)(x), stock)
         assert [h.accelerated for h in hits] == [1, 1, 1]
         with torch.autocast("cpu", dtype=torch.bfloat16):
             contract.exactly(model(x), stock_cast)
-        threads = [
-            threading.Thread(target=lambda: found.extend(model(x) for _ in range(20)))
-            for _ in range(3)
-        ]
-        for thread in threads:
-            thread.start()
-    # Calls that have begun end where they began; those after it go to stock.
-    for thread in threads:
-        thread.join()
-    assert len(found) == 60
-    assert all(torch.equal(y, stock) for y in found)
+        results = switching.in_threads(lambda: model(x))
+    assert all(torch.equal(y, stock) for y in results())
 
 
 @pytest.mark.parametrize(

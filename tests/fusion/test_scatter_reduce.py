@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import copy
 import itertools
-import threading
 from collections.abc import Callable
+from functools import partial
 
 import contract
+import indexed
 import pytest
 import switching
 import torch
+from indexed import expanded, floats
 from torch import Tensor, nn
 
 import pai_torchacc as ptac
@@ -23,7 +25,6 @@ SIZES = [(1, 1, 1), (7, 1, 50), (40, 8, 300), (90, 17, 300), (300, 64, 700)]
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 rows = pytest.mark.parametrize("row", switching.runnable_rows("scatter_reduce"))
-floats = contract.draw_with_extremes
 
 
 def zeros_and_others(*sizes: int) -> Tensor:
@@ -35,10 +36,6 @@ def zeros_and_others(*sizes: int) -> Tensor:
 def index_of(n_rows: int, n: int) -> Tensor:
     torch.manual_seed(n_rows)
     return torch.randint(0, max(n_rows * 2 // 3, 1), (n,))
-
-
-def expanded(index: Tensor, *sizes: int) -> Tensor:
-    return index.view(-1, *[1] * len(sizes)).expand(-1, *sizes)
 
 
 def reductions(table: Tensor, index: Tensor, x: Tensor) -> list[Tensor]:
@@ -58,20 +55,11 @@ def test_rows_have_stocks_bits(
 ) -> None:
     n_rows, width, n = sizes
     index = expanded(index_of(n_rows, n), width)
-    tables = (draw(n_rows, width), draw(n_rows, width + 2)[:, 1:-1])
-    terms = (
-        draw(n, width),
-        draw(n, width + 1)[:, :-1],
-        draw(width, n).t(),
-        draw(1, width).expand(n, width),
-    )
+    tables, terms = indexed.tables(draw, n_rows, width), indexed.terms(draw, n, width)
     with switching.accelerated(*OPS, row=row):
         for table, x in itertools.product(tables, terms):
-            with ptac.disabled():
-                stock = reductions(table, index, x)
-            hits = switching.hits("scatter_reduce")
-            contract.exactly(reductions(table, index, x), stock)
-            assert hits.accelerated == 16, hits
+            run = partial(reductions, table, index, x)
+            indexed.hold_bits(run, {"scatter_reduce": 16})
 
 
 @rows
@@ -86,11 +74,7 @@ def test_more_dimensions_and_one(row: str) -> None:
     ]
     with switching.accelerated(*OPS, row=row):
         for case in cases:
-            with ptac.disabled():
-                stock = reductions(*case)
-            hits = switching.hits("scatter_reduce")
-            contract.exactly(reductions(*case), stock)
-            assert hits.accelerated == 16, hits
+            indexed.hold_bits(partial(reductions, *case), {"scatter_reduce": 16})
 
 
 @rows
@@ -120,14 +104,11 @@ def test_threads_do_not_change_bits() -> None:
     at, x = index_of(500, 9000), floats(9000, 32).nan_to_num(1)
     wide = expanded(at, 32)
     table = floats(500, 32)
-    stock = [*reductions(table, wide, x), table.scatter(0, wide, 0)]
-    for threads in (2, 3):
-        torch.set_num_threads(threads)
-        with switching.accelerated(*OPS):
-            hits = [switching.hits(op) for op in OPS]
-            ours = [*reductions(table, wide, x), table.scatter(0, wide, 0)]
-            contract.exactly(ours, stock)
-            assert [h.accelerated for h in hits] == [16, 1]
+    indexed.hold_threads(
+        OPS,
+        lambda: [*reductions(table, wide, x), table.scatter(0, wide, 0)],
+        {"scatter_reduce": 16, "scatter": 1},
+    )
 
 
 @pytest.mark.parametrize("width", [1, 8, 24])
@@ -182,13 +163,7 @@ def test_what_is_stocks() -> None:
         lambda: table.scatter(1, wide[:6] % 4, 0.0),
         lambda: table.long().scatter(0, wide, 2),
     ]
-    with switching.accelerated(*OPS):
-        for number, call in enumerate(calls):
-            with ptac.disabled():
-                stock = contract.said(call)
-            hits = [switching.hits(op) for op in OPS]
-            contract.exactly(contract.said(call), stock, f"call {number}")
-            assert not any(h.accelerated for h in hits), (number, hits)
+    indexed.hold_refused(OPS, calls)
 
 
 def test_memory_that_overlaps_is_left_to_stock() -> None:
@@ -198,31 +173,16 @@ def test_memory_that_overlaps_is_left_to_stock() -> None:
         lambda y: y.scatter_reduce_(0, at, y[1:4], "mean"),
         lambda y: y[:1].expand(5, 3).scatter_(0, at, 1.0),
     ]
-
-    def said(call: Callable[[Tensor], Tensor]) -> object:
-        y = floats(5, 3)
-        try:
-            return call(y)
-        except RuntimeError as error:
-            return str(error).splitlines()[0], y
-
-    for call in calls:
-        stock = said(call)
-        with switching.accelerated(*OPS):
-            hits = [switching.hits(op) for op in OPS]
-            contract.exactly(said(call), stock)
-            assert not any(h.accelerated for h in hits), hits
-            assert sum(h.forwarded.get("overlapping memory", 0) for h in hits) == 1
+    indexed.hold_overlapping(OPS, calls)
 
 
 def test_shadow_checks() -> None:
     table, at, x = floats(30, 8), expanded(index_of(30, 50), 8), floats(50, 8)
-    stock = [*reductions(table, at, x), table.scatter(0, at, 1)]
-    with switching.accelerated(*OPS, verify=1):
-        hits = [switching.hits(op) for op in OPS]
-        contract.exactly([*reductions(table, at, x), table.scatter(0, at, 1)], stock)
-        assert [h.accelerated for h in hits] == [16, 1]
-        assert not any(h.failed for h in hits)
+    indexed.hold_shadow_checks(
+        OPS,
+        lambda: [*reductions(table, at, x), table.scatter(0, at, 1)],
+        {"scatter_reduce": 16, "scatter": 1},
+    )
 
 
 class Attention(nn.Module):
@@ -266,23 +226,12 @@ def test_modules_copies_autocast_transforms_threads_and_toggling() -> None:
         return [y.detach(), *grads, cast, rates(x.t())]
 
     stock = [t.clone() for t in run()]
-    found: list[list[Tensor]] = []
     with switching.accelerated(*OPS):
         hits = switching.hits("scatter_reduce")
         contract.exactly(run(copy.deepcopy(model)), stock)
         assert hits.accelerated >= 2
         with ptac.disabled():
             contract.exactly(run(), stock)
-        threads = [
-            threading.Thread(
-                target=lambda: found.extend(run(copy.deepcopy(model)) for _ in range(9))
-            )
-            for _ in range(3)
-        ]
-        for thread in threads:
-            thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(found) == 27
-    for each in found:
+        results = switching.in_threads(lambda: run(copy.deepcopy(model)), times=9)
+    for each in results():
         contract.exactly(each, stock)

@@ -12,10 +12,11 @@ import functools
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import forkserver
 import pytest
@@ -36,6 +37,8 @@ ENVIRONMENT = (
 )
 
 FUSION = "operator_fusion"
+
+T = TypeVar("T")
 
 pinned: set[str] = set()
 """Operators that serve every call by one row now."""
@@ -144,6 +147,32 @@ def count_calls(patch: pytest.MonkeyPatch, owner: Any, name: str) -> list[None]:
 
     patch.setattr(owner, name, wrapper)
     return calls
+
+
+def in_threads(
+    call: Callable[[], T], times: int = 20, n_threads: int = 3
+) -> Callable[[], list[T]]:
+    """Call in threads from now on; what waits for them gives all that they found.
+
+    Where acceleration ends meanwhile, calls that have begun end where they began; those
+    after it go to stock.
+    """
+    found: list[T] = []
+
+    def work() -> None:
+        found.extend(call() for _ in range(times))
+
+    threads = [threading.Thread(target=work) for _ in range(n_threads)]
+    for thread in threads:
+        thread.start()
+
+    def results() -> list[T]:
+        for thread in threads:
+            thread.join()
+        assert len(found) == times * n_threads, f"{len(found)} calls gave a result"
+        return found
+
+    return results
 
 
 _forks = forkserver.Server()

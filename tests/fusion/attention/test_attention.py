@@ -6,6 +6,7 @@ import itertools
 import threading
 from typing import Any
 
+import attending
 import contract
 import pytest
 import switching
@@ -15,7 +16,6 @@ from attending import MASKS, Sizes, mask_of, qkv
 from torch import Tensor, nn
 
 import pai_torchacc as ptac
-from pai_torchacc import _C
 
 OPS = ("attention", "attention_backward")
 FORWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
@@ -37,9 +37,7 @@ def attended(tensors: list[Tensor], **options: Any) -> dict[str, Tensor]:
     """The result, and the gradients of all tensors."""
     leaves = [t.detach().requires_grad_() for t in tensors]
     y = F.scaled_dot_product_attention(*leaves, **options)
-    grad = torch.cos(torch.arange(y.numel(), dtype=y.dtype)).view(y.shape)
-    grads = torch.autograd.grad(y, leaves, grad)
-    return {"y": y, **dict(zip(("of q", "of k", "of v"), grads, strict=True))}
+    return {"y": y, **attending.gradients(y, leaves)}
 
 
 def case_of(
@@ -57,12 +55,9 @@ def case_of(
 
 
 def hold_served(case: contract.Case, row: str) -> None:
-    with switching.accelerated(*OPS, row=row):
-        hits = [switching.hits(op) for op in OPS]
-        contract.hold(case)
-        assert all(h.accelerated and not h.failed for h in hits), hits
-        others = [set(h.forwarded) - {"disabled in this thread", "dtype"} for h in hits]
-        assert not any(others), others
+    hits = attending.hold_served(OPS, case, row)
+    others = [set(h.forwarded) - {"disabled in this thread", "dtype"} for h in hits]
+    assert not any(others), others
 
 
 @pytest.mark.parametrize("mask", MASKS)
@@ -262,17 +257,10 @@ def test_functorch() -> None:
 @rows
 def test_threads_do_not_change_bits(row: str) -> None:
     tensors = qkv((2, 5, 90, 100, 32))
-    before = torch.get_num_threads()
-    found = []
-    try:
-        with switching.accelerated(*OPS, row=row):
-            for n in (1, 2, 3):
-                torch.set_num_threads(n)
-                found.append(attended(tensors, is_causal=True))
-    finally:
-        torch.set_num_threads(before)
-    for other in found[1:]:
-        contract.exactly(list(other.values()), list(found[0].values()))
+    with switching.accelerated(*OPS, row=row):
+        first, *others = attending.by_threads(lambda: attended(tensors, is_causal=True))
+    for other in others:
+        contract.exactly(list(other.values()), list(first.values()))
 
 
 def test_switched_while_in_use() -> None:
@@ -301,13 +289,7 @@ def test_switched_while_in_use() -> None:
 
 def test_shadow_checks_agree() -> None:
     tensors = qkv((2, 4, 40, 40, 32))
-    trouble = [_C.counters(op)[5] for op in OPS]
-    with switching.accelerated(*OPS, verify=1):
-        hits = [switching.hits(op) for op in OPS]
-        for _ in range(3):
-            attended(tensors, is_causal=True)
-        assert [h.accelerated for h in hits] == [3, 3]
-    assert [_C.counters(op)[5] for op in OPS] == trouble
+    attending.hold_shadow_checks(OPS, lambda: attended(tensors, is_causal=True))
 
 
 def test_a_model_is_held_to_its_contract() -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
+import attending
 import contract
 import pytest
 import switching
@@ -15,7 +17,6 @@ from lowering import needs_bf16
 from torch import Tensor
 
 import pai_torchacc as ptac
-from pai_torchacc import _C
 
 pytestmark = needs_bf16
 
@@ -154,15 +155,12 @@ def test_what_is_left_to_others() -> None:
 
 def test_threads() -> None:
     tensors = qkv((2, 20, 90, 100, 32), torch.float32, inside=True)
-    before = torch.get_num_threads()
-    found = []
-    try:
-        with products():
-            for n in (1, 2, 3):
-                torch.set_num_threads(n)
-                found += [F.scaled_dot_product_attention(*tensors) for _ in range(2)]
-    finally:
-        torch.set_num_threads(before)
+
+    def twice() -> list[Tensor]:
+        return [F.scaled_dot_product_attention(*tensors) for _ in range(2)]
+
+    with products():
+        found = [y for both in attending.by_threads(twice) for y in both]
     for y in found[1:]:
         torch.testing.assert_close(y, found[0], rtol=0, atol=2e-2)
     contract.exactly(found[0], found[1])
@@ -170,14 +168,8 @@ def test_threads() -> None:
 
 def test_shadow_checks_agree() -> None:
     tensors = qkv((2, 4, 40, 40, 32), torch.float32, inside=True)
-    trouble = _C.counters("attention")[5]
-    with switching.accelerated("attention", row=ROW, numerics="fast", verify=1):
-        hits = switching.hits("attention")
-        for _ in range(3):
-            F.scaled_dot_product_attention(*tensors)
-        assert hits.accelerated == 3
-        assert not hits.failed
-    assert _C.counters("attention")[5] == trouble
+    run = partial(F.scaled_dot_product_attention, *tensors)
+    attending.hold_shadow_checks(("attention",), run, row=ROW, numerics="fast")
 
 
 def test_a_model_is_held_to_its_contract() -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+from functools import partial
 from typing import Any
 
+import attending
 import contract
 import pytest
 import switching
@@ -34,9 +36,8 @@ def attended(tensors: list[Tensor], *args: Any, **options: Any) -> dict[str, Ten
     """
     leaves = [t.detach().requires_grad_() for t in tensors]
     y = F.scaled_dot_product_attention(*leaves, *args, **options)
-    grad = torch.cos(torch.arange(y.numel(), dtype=y.dtype)).view(y.shape)
-    grads = [g.reshape(-1) for g in torch.autograd.grad(y, leaves, grad)]
-    return {"y": y, **dict(zip(("of q", "of k", "of v"), grads, strict=True))}
+    grads = attending.gradients(y, leaves)
+    return {"y": y, **{name: g.reshape(-1) for name, g in grads.items()}}
 
 
 def case_of(
@@ -55,11 +56,7 @@ def case_of(
     return case
 
 
-def hold_served(case: contract.Case, row: str) -> None:
-    with switching.accelerated(*OPS, row=row):
-        hits = [switching.hits(op) for op in OPS]
-        contract.hold(case)
-        assert all(h.accelerated and not h.failed for h in hits), hits
+hold_served = partial(attending.hold_served, OPS)
 
 
 @pytest.mark.parametrize("mask", MASKS)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import threading
 from collections.abc import Callable
 
 import contract
@@ -335,25 +334,15 @@ def test_modules_copies_autocast_threads_and_toggling() -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16):
         stock_cast = model(x.bfloat16())
     stock = run(model)
-    found: list[Tensor] = []
     with switching.accelerated(*OPS):
         hits = [switching.hits(op) for op in OPS if "hardsigmoid" not in op]
         torch.testing.assert_close(run(copy.deepcopy(model)), stock)
         assert all(h.accelerated == 1 for h in hits)
         with torch.autocast("cpu", dtype=torch.bfloat16):
             contract.exactly(model(x.bfloat16()), stock_cast)
-        threads = [
-            threading.Thread(target=lambda: found.extend(model(x) for _ in range(20)))
-            for _ in range(3)
-        ]
-        for thread in threads:
-            thread.start()
-    for thread in threads:
-        thread.join()
-    # Calls that have begun end where they began; those after it go to stock.
-    assert len(found) == 60
+        results = switching.in_threads(lambda: model(x))
     expected = model(x)
-    for y in found:
+    for y in results():
         torch.testing.assert_close(y, expected)
 
 

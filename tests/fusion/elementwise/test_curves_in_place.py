@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import threading
 from collections.abc import Callable
 from functools import partial
 
@@ -180,10 +179,6 @@ def test_transforms_modes_and_checks() -> None:
 def test_modules_copies_threads_and_toggling() -> None:
     model = nn.Sequential(nn.Linear(20, 30), *(m(inplace=True) for m in MODULES))
     x = torch.randn(40, 20)
-    found: list[Tensor] = []
-
-    def run() -> None:
-        found.extend(model(x).detach() for _ in range(20))
 
     stock = model(x)
     with switching.accelerated(*OPS):
@@ -192,12 +187,7 @@ def test_modules_copies_threads_and_toggling() -> None:
         assert hits.accelerated == 3
         with ptac.disabled():
             contract.exactly(model(x), stock)
-        threads = [threading.Thread(target=run) for _ in range(3)]
-        for thread in threads:
-            thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(found) == 60
-    for y in found:
+        results = switching.in_threads(lambda: model(x).detach())
+    for y in results():
         torch.testing.assert_close(y, stock)
     contract.exactly(model(x), stock)

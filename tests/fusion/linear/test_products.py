@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import itertools
-import threading
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
@@ -319,18 +318,9 @@ def test_toggling_in_the_middle_of_training() -> None:
 
 def test_threads() -> None:
     a, b = torch.randn(40, 300), torch.randn(90, 300).t()
-    found: list[Tensor] = []
     with switching.accelerated(OP):
         whole = a @ b
-        threads = [
-            threading.Thread(target=lambda: found.extend(a @ b for _ in range(20)))
-            for _ in range(4)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert len(found) == 80
+        found = switching.in_threads(lambda: a @ b, n_threads=4)()
     assert all(torch.equal(y, whole) for y in found)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import threading
 from collections.abc import Callable
 
 import contract
@@ -267,7 +266,6 @@ def test_modules_copies_autocast_hooks_and_toggling() -> None:
 def test_threads() -> None:
     """They do not change bits, neither torch's nor the program's."""
     model, x = nn.RMSNorm(96), torch.randn(900, 96)
-    found: list[list[Tensor]] = []
     with switching.accelerated(*OPS):
         first = trained(copy.deepcopy(model), x)
         before = torch.get_num_threads()
@@ -276,15 +274,9 @@ def test_threads() -> None:
             contract.exactly(trained(copy.deepcopy(model), x), first)
         finally:
             torch.set_num_threads(before)
-        copies = [copy.deepcopy(model) for _ in range(3)]
-        threads = [
-            threading.Thread(target=lambda m=m: found.append(trained(m, x)))
-            for m in copies
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert len(found) == 3
+        results = switching.in_threads(
+            lambda: trained(copy.deepcopy(model), x), times=1
+        )
+        found = results()
     for grads in found:
         contract.exactly(grads, first)

@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import copy
-import threading
-from collections.abc import Callable
 from typing import Any
 
 import contract
-import internals
 import pytest
+import recurring
 import switching
 import torch
-from recurring import CLASSES, OPS, Result, each, outputs, rows
+from recurring import (
+    CLASSES,
+    FORWARDED,
+    OPS,
+    Result,
+    Run,
+    by_name,
+    derived_twice,
+    each,
+    module_of,
+    numbers,
+    outputs,
+    put_not_finite,
+    rows,
+    states_by,
+    with_gradients,
+)
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pack_sequence
-
-from pai_torchacc import _C
 
 VARIANTS: dict[str, tuple[list[int], tuple[int, int], dict[str, Any]]] = {
     "sorted": ([6, 5, 5, 3, 2, 1, 1], (9, 21), {}),
@@ -37,15 +49,6 @@ def packed(lengths: list[int], x: Tensor) -> PackedSequence:
     return pack_padded_sequence(x, lengths_, batch_first=True, enforce_sorted=False)
 
 
-def module_of(name: str, **options: Any) -> nn.RNNBase:
-    torch.manual_seed(3)
-    return CLASSES[name](5, 9, **options)
-
-
-def numbers(*sizes: int) -> Tensor:
-    return torch.randn(sizes, generator=torch.Generator().manual_seed(1))
-
-
 LENGTHS = [4, 3, 3, 2, 1, 1]
 X = numbers(6, 4, 5)
 SEQUENCE = packed(LENGTHS, X)
@@ -56,14 +59,16 @@ def results(found: Any) -> Result:
     return outputs((y.data, states))
 
 
-def trained(module: nn.RNNBase, x: Tensor | None = None) -> Result:
-    """Outputs, and gradients of x and parameters by all of them."""
-    x = (X if x is None else x).detach().requires_grad_()
-    found = results(module(packed(LENGTHS, x)))
-    loss = sum((t * t.cos()).sum() for t in found.values())
-    wanted = {"x": x} | dict(module.named_parameters())
-    grads = torch.autograd.grad(loss, list(wanted.values()))
-    return found | dict(zip(wanted, grads, strict=True))
+def trained(module: nn.RNNBase) -> Result:
+    """Outputs, and gradients of X and parameters by all of them."""
+    x = X.clone().requires_grad_()
+    return with_gradients(results(module(packed(LENGTHS, x))), module, x)
+
+
+def y_of(module: nn.RNNBase, data: Tensor) -> Tensor:
+    """What a module gives for other numbers of the sequence."""
+    y: Tensor = module(SEQUENCE._replace(data=data))[0].data
+    return y
 
 
 @pytest.mark.parametrize("what", VARIANTS)
@@ -75,32 +80,19 @@ def test_numbers(row: str, name: str, what: str) -> None:
 
     def case(dtype: torch.dtype) -> Result:
         module = CLASSES[name](n_in, n_hidden, **options).to(dtype)
-        x = contract.draw(len(lengths), max(lengths), n_in, dtype=dtype)
-        x.requires_grad_()
-        hx = [
-            contract.draw(n_parts, len(lengths), n_hidden, dtype=dtype).requires_grad_()
-            for _ in range(1 + (name == "lstm"))
-        ]
+
+        def draw(*sizes: int) -> Tensor:
+            return contract.draw(*sizes, dtype=dtype).requires_grad_()
+
+        x = draw(len(lengths), max(lengths), n_in)
+        hx = states_by(name, lambda: draw(n_parts, len(lengths), n_hidden))
         sequence = packed(lengths, x)
-        found = results(module(sequence, tuple(hx) if name == "lstm" else hx[0]))
-        loss = sum((t * t.cos()).sum() for t in found.values())
-        wanted = {"x": x} | {f"hx {i}": t for i, t in enumerate(hx)}
-        wanted |= dict(module.named_parameters())
-        grads = torch.autograd.grad(loss, list(wanted.values()))
+        found = with_gradients(results(module(sequence, hx)), module, x, hx)
         with torch.no_grad():
             plain = results(module(sequence))
-        found |= dict(zip(wanted, grads, strict=True))
         return found | {f"without gradient {k}": t for k, t in plain.items()}
 
-    with switching.accelerated(*OPS, row=row):
-        forward, backward = (
-            switching.hits(f"{name}{end}") for end in ("", "_backward")
-        )
-        contract.hold(case)
-        assert forward.accelerated == 2 * backward.accelerated > 0
-        assert not forward.failed
-        assert backward.accelerated % n_parts == 0
-        assert not backward.forwarded
+    recurring.hold_numbers(name, row, case, n_parts=n_parts)
 
 
 @each
@@ -113,26 +105,19 @@ def test_of_sequences_that_have_numbers_of_no_gradient(name: str) -> None:
         weights = [module.weight_hh_l0, module.bias_hh_l0]
         return [y.data, *torch.autograd.grad(y.data.sum(), weights)]
 
-    stock = run()
-    with switching.accelerated(*OPS):
-        hits = switching.hits(name)
-        torch.testing.assert_close(run(), stock)
-        assert hits.accelerated == 1
+    recurring.hold(name, run, forward=1)
 
 
 @each
 def test_numbers_that_are_not_finite(name: str) -> None:
     module, x = module_of(name), X.clone()
-    for row, value in enumerate([float("nan"), float("inf"), -float("inf")]):
-        x[row, 1, 2] = value
+    put_not_finite(x[:, 1])
 
     def run() -> Result:
         with torch.no_grad():
             return results(module(packed(LENGTHS, x)))
 
-    stock = run()
-    with switching.accelerated(*OPS):
-        torch.testing.assert_close(run(), stock, equal_nan=True)
+    recurring.hold(name, run, equal_nan=True)
 
 
 @each
@@ -142,14 +127,9 @@ def test_second_derivatives(name: str) -> None:
 
     def run() -> list[Tensor]:
         y = module(packed(LENGTHS, x))[0].data
-        (g,) = torch.autograd.grad(y.pow(2).sum(), x, create_graph=True)
-        return [g.detach(), *torch.autograd.grad(g.sum(), [x, *module.parameters()])]
+        return derived_twice(y.pow(2).sum(), x, module)
 
-    stock = run()
-    with switching.accelerated(*OPS):
-        hits = switching.hits(name)
-        torch.testing.assert_close(run(), stock)
-        assert hits.accelerated == 2
+    recurring.hold(name, run, forward=2)
 
 
 @each
@@ -160,9 +140,7 @@ def test_dropout_between_layers_draws_stocks_numbers(name: str) -> None:
         torch.manual_seed(5)
         return [*trained(module).values(), torch.rand(2)]
 
-    stock = run()
-    with switching.accelerated(*OPS):
-        torch.testing.assert_close(run(), stock)
+    recurring.hold(name, run)
 
 
 @each
@@ -174,9 +152,7 @@ def test_results_may_be_changed_in_place(name: str) -> None:
         torch.relu_(y.data)
         return torch.autograd.grad(y.data.sum(), list(module.parameters()))
 
-    stock = run()
-    with switching.accelerated(*OPS):
-        torch.testing.assert_close(run(), stock)
+    recurring.hold(name, run)
 
 
 @pytest.mark.parametrize("which", ["weight_ih_l0", "weight_hh_l0", "bias_hh_l0"])
@@ -186,8 +162,6 @@ def test_results_may_be_changed_in_place(name: str) -> None:
 def test_parameters_that_change_before_backward(
     name: str, of_x: bool, is_packed: bool, which: str
 ) -> None:
-    """An error, or the gradient as it was, where stock has the one or the other."""
-
     def run() -> Any:
         module = module_of(name)
         x = X.clone().requires_grad_(of_x)
@@ -198,14 +172,7 @@ def test_parameters_that_change_before_backward(
         wanted = [x, *module.parameters()][not of_x :]
         return torch.autograd.grad(y.pow(2).sum(), wanted)
 
-    stock = contract.said(run)
-    with switching.accelerated(*OPS):
-        ours = contract.said(run)
-    if isinstance(stock, str):
-        assert "modified by an inplace operation" in stock
-        assert "modified by an inplace operation" in ours
-    else:
-        torch.testing.assert_close(ours, stock)
+    recurring.hold_changed(name, run)
 
 
 @each
@@ -218,74 +185,33 @@ def test_biases_that_change_between_derivatives(name: str) -> None:
         y = module(packed(LENGTHS, x))[0].data
         with torch.no_grad():
             module.bias_hh_l0.add_(1)
-        (g,) = torch.autograd.grad(y.pow(2).sum(), x, create_graph=True)
-        return [g.detach(), *torch.autograd.grad(g.sum(), [x, *module.parameters()])]
+        return derived_twice(y.pow(2).sum(), x, module)
 
-    stock = run()
-    with switching.accelerated(*OPS):
-        torch.testing.assert_close(run(), stock)
-
-
-def autocasting(name: str) -> Any:
-    with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
-        return module_of(name)(SEQUENCE)[0].data
-
-
-def functional(name: str) -> Any:
-    module = module_of(name).requires_grad_(False)
-
-    def loss(data: Tensor) -> Tensor:
-        total: Tensor = module(SEQUENCE._replace(data=data))[0].data.sum()
-        return total
-
-    return torch.func.grad(loss)(SEQUENCE.data)
-
-
-def hooked(name: str) -> Any:
-    with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t):
-        module = module_of(name)
-        return torch.autograd.grad(module(SEQUENCE)[0].data.sum(), module.weight_hh_l0)
-
-
-def double(name: str) -> Any:
-    return module_of(name).double()(SEQUENCE.to(torch.double))[0].data
-
-
-FORWARDED: dict[str, tuple[str, Callable[[str], Any]]] = {
-    "double": ("dtype", double),
-    "autocast": ("mode or transform active", autocasting),
-    "functorch": ("tensor subclass", functional),
-    "hooks": ("hooks", hooked),
-}
+    recurring.hold(name, run)
 
 
 @pytest.mark.parametrize("what", FORWARDED)
 @each
 def test_what_stock_does(name: str, what: str) -> None:
-    reason, run = FORWARDED[what]
-    stock = contract.said(lambda: run(name))
-    with switching.accelerated(*OPS):
-        hits = switching.hits(name)
-        contract.exactly(contract.said(lambda: run(name)), stock)
-        assert not hits.accelerated
-        assert hits.forwarded == {reason: 1}
+    reason, way = FORWARDED[what]
+    recurring.hold_forwarded(
+        name, lambda: way(module_of(name), y_of, SEQUENCE.data), reason
+    )
 
 
 @each
 def test_mistakes_get_torchs_own_errors(name: str) -> None:
-    module = module_of(name)
-    function, params = getattr(torch._VF, name), module._flat_weights
+    function, params = getattr(torch._VF, name), module_of(name)._flat_weights
     data, sizes = SEQUENCE.data, SEQUENCE.batch_sizes
     rest = (params, True, 1, 0.0, False, False)
 
     def states(n: int) -> Any:
-        zeros = torch.zeros(1, n, 9)
-        return (zeros, zeros) if name == "lstm" else zeros
+        return states_by(name, lambda: torch.zeros(1, n, 9))
 
-    def call(*args: Any) -> Callable[[], Any]:
-        return lambda: getattr(torch._VF, name)(*args)
+    def call(*args: Any) -> Run:
+        return by_name(name, *args)
 
-    calls: list[Callable[[], Any]] = [
+    calls = [
         call(data, sizes, states(5), *rest),
         call(data, sizes.flip(0), states(1), *rest),
         call(data, torch.tensor([6, 4, 3, 2]), states(6), *rest),
@@ -295,10 +221,7 @@ def test_mistakes_get_torchs_own_errors(name: str) -> None:
         call(data[:, :3], sizes, states(6), *rest),
         lambda: pack_padded_sequence(X, torch.tensor([4, 2, 2, 1, 1, 0]), True),
     ]
-    stock = [contract.said(mistake) for mistake in calls]
-    assert all(isinstance(text, str) for text in stock)
-    with switching.accelerated(*OPS):
-        assert [contract.said(mistake) for mistake in calls] == stock
+    recurring.hold_errors(name, calls)
     assert function is getattr(torch._VF, name)
 
 
@@ -311,47 +234,19 @@ def test_rows_that_break(name: str) -> None:
         with torch.no_grad():
             return [*found, *results(module(SEQUENCE)).values()]
 
-    stock = run()
-    try:
-        for op in (name, f"{name}_backward"):
-            with switching.accelerated(*OPS):
-                hits = switching.hits(op)
-                internals.inject_failure(op)
-                torch.testing.assert_close(run(), stock)
-                assert hits.failed == 1
-            internals.reset_quarantine()
-    finally:
-        internals.reset_quarantine()
+    recurring.hold_broken_rows(name, run)
 
 
 @each
 def test_shadow_checks(name: str) -> None:
     module = module_of(name, num_layers=2, bidirectional=True)
-
-    def run() -> list[Tensor]:
-        return [*trained(module).values()]
-
-    stock = run()
-    with switching.accelerated(*OPS, verify=1):
-        hits = [switching.hits(op) for op in (name, f"{name}_backward")]
-        torch.testing.assert_close(run(), stock)
-        assert [h.accelerated for h in hits] == [4, 4]
-    assert not [row for _, _, rows in _C.operators() for row in rows if row[3]]
+    recurring.hold_shadow_checks(name, lambda: trained(module), calls=[4, 4])
 
 
 @each
 def test_switched_off_between_forward_and_backward(name: str) -> None:
     module = module_of(name, bidirectional=True)
-    parameters = list(module.parameters())
-    stock = torch.autograd.grad(module(SEQUENCE)[0].data.sum(), parameters)
-    with switching.accelerated(*OPS):
-        y = module(SEQUENCE)[0].data.sum()
-    hits = [switching.hits(op) for op in OPS]
-    torch.testing.assert_close(torch.autograd.grad(y, parameters), stock)
-    assert not any(h.accelerated for h in hits)
-    y = module(SEQUENCE)[0].data.sum()
-    with switching.accelerated(*OPS):
-        torch.testing.assert_close(torch.autograd.grad(y, parameters), stock)
+    recurring.hold_switched_off(name, module, lambda: y_of(module, SEQUENCE.data))
 
 
 @each
@@ -369,37 +264,9 @@ def test_copies(name: str) -> None:
 def test_the_result_does_not_depend_on_threads(name: str) -> None:
     module = CLASSES[name](20, 64)
     sequence = packed([10, 9, 3] * 10, numbers(30, 10, 20))
-    threads = torch.get_num_threads()
-    found = []
-    try:
-        with switching.accelerated(name):
-            for n in (1, 2):
-                torch.set_num_threads(n)
-                with torch.no_grad():
-                    found.append([*results(module(sequence)).values()])
-    finally:
-        torch.set_num_threads(threads)
-    contract.exactly(*found)
+    recurring.hold_by_any_threads(name, lambda: results(module(sequence)))
 
 
 def test_threads_that_train() -> None:
-    modules = {name: module_of(name) for name in CLASSES}
-    stock = {name: [*trained(module).values()] for name, module in modules.items()}
-    trouble: list[BaseException] = []
-
-    def train() -> None:
-        try:
-            for _ in range(20):
-                for name, module in modules.items():
-                    found = [*trained(module).values()]
-                    torch.testing.assert_close(found, stock[name])
-        except BaseException as error:
-            trouble.append(error)
-
-    threads = [threading.Thread(target=train) for _ in range(2)]
     with switching.accelerated(*OPS):
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert not trouble
+        recurring.hold_in_threads(trained, 20)

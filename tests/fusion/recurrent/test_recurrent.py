@@ -7,9 +7,22 @@ from typing import Any
 
 import contract
 import pytest
+import recurring
 import switching
 import torch
-from recurring import CLASSES, OPS, Result, each, outputs, rows, trained
+from recurring import (
+    CLASSES,
+    OPS,
+    Result,
+    derived_twice,
+    each,
+    module_of,
+    outputs,
+    put_not_finite,
+    rows,
+    states_by,
+    trained,
+)
 from torch import Tensor
 
 VARIANTS: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
@@ -37,25 +50,18 @@ def test_numbers(row: str, name: str, what: str) -> None:
         module = CLASSES[name](n_in, n_hidden, **options).to(dtype)
         turned = options.get("batch_first", False)
         leading = (n_rows, n_steps) if turned else (n_steps, n_rows)
-        x = contract.draw(*leading, n_in, dtype=dtype).requires_grad_()
-        hx = [
-            contract.draw(n_parts, n_rows, n_hidden, dtype=dtype).requires_grad_()
-            for _ in range(1 + (name == "lstm"))
-        ]
-        found = trained(module, x, tuple(hx) if name == "lstm" else hx[0])
+
+        def draw(*sizes: int) -> Tensor:
+            return contract.draw(*sizes, dtype=dtype).requires_grad_()
+
+        x = draw(*leading, n_in)
+        hx = states_by(name, lambda: draw(n_parts, n_rows, n_hidden))
+        found = trained(module, x, hx)
         with torch.no_grad():
             plain = outputs(module(x))
         return found | {f"without gradient {k}": t for k, t in plain.items()}
 
-    with switching.accelerated(*OPS, row=row):
-        forward, backward = (
-            switching.hits(f"{name}{end}") for end in ("", "_backward")
-        )
-        contract.hold(case)
-        assert forward.accelerated == 2 * backward.accelerated > 0
-        assert not forward.failed
-        assert backward.accelerated % n_parts == 0
-        assert not backward.forwarded
+    recurring.hold_numbers(name, row, case, n_parts=n_parts)
 
 
 @each
@@ -78,11 +84,7 @@ def test_gradients_of_some(name: str) -> None:
         x.detach_()
         return found
 
-    stock = run()
-    with switching.accelerated(*OPS):
-        backward = switching.hits(f"{name}_backward")
-        torch.testing.assert_close(run(), stock)
-        assert backward.accelerated == 2 * len(outputs(module(x))) + 2
+    recurring.hold(name, run, backward=2 * len(outputs(module(x))) + 2)
 
 
 @each
@@ -99,11 +101,7 @@ def test_views_and_states_that_are_expanded(name: str) -> None:
         found += outputs(module(x[:, 0], None)).values()  # without a batch
         return found
 
-    stock = run()
-    with switching.accelerated(*OPS):
-        hits = switching.hits(name)
-        torch.testing.assert_close(run(), stock)
-        assert hits.accelerated == 2
+    recurring.hold(name, run, forward=2)
 
 
 @each
@@ -111,15 +109,9 @@ def test_second_derivatives(name: str) -> None:
     module, x = CLASSES[name](3, 4), torch.randn(3, 2, 3, requires_grad=True)
 
     def run() -> list[Tensor]:
-        y = module(x)[0]
-        (g,) = torch.autograd.grad(y.pow(2).sum(), x, create_graph=True)
-        return [g.detach(), *torch.autograd.grad(g.sum(), [x, *module.parameters()])]
+        return derived_twice(module(x)[0].pow(2).sum(), x, module)
 
-    stock = run()
-    with switching.accelerated(*OPS):
-        hits = switching.hits(name)
-        torch.testing.assert_close(run(), stock)
-        assert hits.accelerated == 1
+    recurring.hold(name, run, forward=1)
 
 
 @each
@@ -134,9 +126,7 @@ def test_gradients_to_be_differentiated_where_one_tensor_is_of_another(
         w = module.weight_hh_l0
         return torch.autograd.grad(y.pow(2).sum(), w, create_graph=True)[0]
 
-    stock = run()
-    with switching.accelerated(*OPS):
-        torch.testing.assert_close(run(), stock)
+    recurring.hold(name, run)
 
 
 @each
@@ -144,32 +134,26 @@ def test_weights_with_other_memory_before_backward(name: str) -> None:
     x = torch.randn(4, 6, 5, requires_grad=True)
 
     def run() -> Any:
-        torch.manual_seed(3)
-        module = CLASSES[name](5, 9)
+        module = module_of(name)
         y, _ = module(x)
         module.weight_hh_l0.data = module.weight_hh_l0.data * 2
         module.weight_ih_l0.data = module.weight_ih_l0.data * 3
         return torch.autograd.grad(y.sum(), [x, *module.parameters()])
 
-    stock = run()
-    with switching.accelerated(*OPS):
-        torch.testing.assert_close(run(), stock)
+    recurring.hold(name, run)
 
 
 @each
 def test_numbers_that_are_not_finite(name: str) -> None:
     module = CLASSES[name](6, 20)
     x = torch.randn(5, 8, 6)
-    for row, value in enumerate([float("nan"), float("inf"), -float("inf")]):
-        x[2, row, 1] = value
+    put_not_finite(x[2])
 
     def run() -> Result:
         with torch.no_grad():
             return outputs(module(x))
 
-    stock = run()
-    with switching.accelerated(*OPS):
-        torch.testing.assert_close(run(), stock, equal_nan=True)
+    recurring.hold(name, run, equal_nan=True)
 
 
 @each
@@ -185,11 +169,7 @@ def test_dropout_between_layers_draws_stocks_numbers(name: str) -> None:
         module.train()
         return [*found, torch.rand(2)]
 
-    stock = run()
-    with switching.accelerated(*OPS):
-        hits = switching.hits(name)
-        torch.testing.assert_close(run(), stock)
-        assert hits.accelerated == 9
+    recurring.hold(name, run, forward=9)
 
 
 @each
@@ -211,9 +191,7 @@ def test_results_may_be_changed_in_place(name: str) -> None:
     else:
         assert "modified by an inplace operation" in ours
     with torch.backends.mkldnn.flags(enabled=False):
-        stock = run()
-        with switching.accelerated(*OPS):
-            torch.testing.assert_close(run(), stock)
+        recurring.hold(name, run)
 
 
 @each

@@ -3,92 +3,86 @@
 from __future__ import annotations
 
 import copy
-import threading
-from collections.abc import Callable
 from typing import Any
 
 import contract
-import internals
 import pytest
+import recurring
 import switching
 import torch
-from recurring import CLASSES, NAMES, OPS, each, outputs, trained
+from recurring import (
+    CLASSES,
+    FORWARDED,
+    NAMES,
+    OPS,
+    Call,
+    Forwarded,
+    Result,
+    by_name,
+    each,
+    module_of,
+    numbers,
+    outputs,
+    states_by,
+    trained,
+)
 from torch import Tensor, nn
 
 import pai_torchacc as ptac
-from pai_torchacc import _C
 
 
 class Sub(Tensor):
     """A class of a program's own."""
 
 
-def module_of(name: str, **options: Any) -> nn.RNNBase:
-    torch.manual_seed(3)
-    return CLASSES[name](5, 9, **options)
-
-
-def numbers(*sizes: int) -> Tensor:
-    return torch.randn(sizes, generator=torch.Generator().manual_seed(1))
-
-
 X = numbers(4, 6, 5)
 
 
-def autocasting(name: str) -> Any:
-    with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
-        return module_of(name)(X)[0]
+def zeros_of(name: str) -> Any:
+    return states_by(name, lambda: torch.zeros(1, 6, 9))
 
 
-def mapped(name: str) -> Any:
-    module = module_of(name).requires_grad_(False)
-    return torch.func.vmap(lambda x: module(x)[0])(numbers(3, 4, 2, 5))
+def y_of(module: nn.RNNBase, x: Tensor) -> Tensor:
+    y: Tensor = module(x)[0]
+    return y
 
 
-def functional(name: str) -> Any:
-    module = module_of(name).requires_grad_(False)
-    return torch.func.grad(lambda x: module(x)[0].sum())(X)
+def trained_and_not(module: nn.RNNBase) -> list[Tensor]:
+    """Outputs and gradients of everything, and outputs without gradients."""
+    found = [*trained(module, X.clone().requires_grad_()).values()]
+    with torch.no_grad():
+        return [*found, *outputs(module(X)).values()]
 
 
-def profiled(name: str) -> Any:
+def mapped(module: nn.RNNBase, call: Call, _: Tensor) -> Any:
+    module.requires_grad_(False)
+    return torch.func.vmap(lambda x: call(module, x))(numbers(3, 4, 2, 5))
+
+
+def profiled(module: nn.RNNBase, call: Call, x: Tensor) -> Any:
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
-        return module_of(name)(X)[0]
+        return call(module, x)
 
 
-def hooked(name: str) -> Any:
-    with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t):
-        module = module_of(name)
-        return torch.autograd.grad(module(X)[0].sum(), module.weight_hh_l0)
+def subclass(module: nn.RNNBase, call: Call, x: Tensor) -> Any:
+    return call(module, x.as_subclass(Sub)).as_subclass(Tensor)
 
 
-def subclass(name: str) -> Any:
-    return module_of(name)(X.as_subclass(Sub))[0].as_subclass(Tensor)
-
-
-FORWARDED: dict[str, tuple[str, Callable[[str], Any]]] = {
-    "double": ("dtype", lambda n: module_of(n).double()(X.double())[0]),
-    "bfloat16": ("dtype", lambda n: module_of(n).bfloat16()(X.bfloat16())[0]),
-    "no rows": ("empty", lambda n: module_of(n)(X[:, :0])[0]),
-    "gaps": ("layout", lambda n: module_of(n)(X.repeat(1, 1, 2)[..., ::2])[0]),
+WAYS: Forwarded = FORWARDED | {
+    "bfloat16": ("dtype", lambda m, call, x: call(m.bfloat16(), x.bfloat16())),
+    "no rows": ("empty", lambda m, call, x: call(m, x[:, :0])),
+    "gaps": ("layout", lambda m, call, x: call(m, x.repeat(1, 1, 2)[..., ::2])),
     "a subclass": ("tensor subclass", subclass),
-    "autocast": ("mode or transform active", autocasting),
     "vmap": ("tensor subclass", mapped),
-    "functorch": ("tensor subclass", functional),
     "profiler": ("profiler", profiled),
-    "hooks": ("hooks", hooked),
 }
 
 
-@pytest.mark.parametrize("what", FORWARDED)
+@pytest.mark.parametrize("what", WAYS)
 @each
 def test_what_stock_does(name: str, what: str) -> None:
-    reason, run = FORWARDED[what]
-    stock = contract.said(lambda: run(name))
-    with switching.accelerated(*OPS):
-        hits = switching.hits(name)
-        contract.exactly(contract.said(lambda: run(name)), stock)
-        assert not hits.accelerated
-        assert hits.forwarded == {reason: 1}
+    reason, way = WAYS[what]
+    recurring.hold_forwarded(name, lambda: way(module_of(name), y_of, X), reason)
 
 
 def test_projections_are_stocks() -> None:
@@ -106,33 +100,26 @@ def test_projections_are_stocks() -> None:
 @each
 def test_mistakes_get_torchs_own_errors(name: str) -> None:
     module = module_of(name)
-    function, params = getattr(torch._VF, name), module._flat_weights
-    zeros = torch.zeros(1, 6, 9)
-    hx = (zeros, zeros) if name == "lstm" else zeros
+    params, hx = module._flat_weights, zeros_of(name)
     rest = (params, True, 1, 0.0, False, False, False)
-    calls: list[Callable[[], Any]] = [
-        lambda: function(X),
-        lambda: function(X, hx, *rest[:-1]),
-        lambda: function(X, hx, params[:3], *rest[1:]),
-        lambda: function(X.tolist(), hx, *rest),
-        lambda: function(X, hx, params, True, 1, "0.5", True, False, False),
+    calls = [
+        by_name(name, X),
+        by_name(name, X, hx, *rest[:-1]),
+        by_name(name, X, hx, params[:3], *rest[1:]),
+        by_name(name, X.tolist(), hx, *rest),
+        by_name(name, X, hx, params, True, 1, "0.5", True, False, False),
         lambda: module(torch.zeros(4, 6, 7)),
     ]
-    stock = [contract.said(call) for call in calls]
-    assert all(isinstance(text, str) for text in stock)
-    with switching.accelerated(*OPS):
-        function = getattr(torch._VF, name)
-        assert [contract.said(call) for call in calls] == stock
+    recurring.hold_errors(name, calls)
 
 
 @each
 def test_by_keywords(name: str) -> None:
     module = module_of(name)
-    zeros = torch.zeros(1, 6, 9)
     options = {
         "params": module._flat_weights, "has_biases": True, "num_layers": 1,
         "dropout": 0.0, "train": True, "bidirectional": False, "batch_first": False,
-        "hx": (zeros, zeros) if name == "lstm" else zeros,
+        "hx": zeros_of(name),
     }  # fmt: skip
     stock = getattr(torch._VF, name)(X, **options)
     with switching.accelerated(*OPS):
@@ -144,61 +131,26 @@ def test_by_keywords(name: str) -> None:
 @each
 def test_rows_that_break(name: str) -> None:
     module = module_of(name)
-
-    def run() -> list[Tensor]:
-        found = [*trained(module, X.clone().requires_grad_()).values()]
-        with torch.no_grad():
-            return [*found, *outputs(module(X)).values()]
-
-    stock = run()
-    try:
-        for op in (name, f"{name}_backward"):
-            with switching.accelerated(*OPS):
-                hits = switching.hits(op)
-                internals.inject_failure(op)
-                torch.testing.assert_close(run(), stock)
-                assert hits.failed == 1
-            internals.reset_quarantine()
-    finally:
-        internals.reset_quarantine()
+    recurring.hold_broken_rows(name, lambda: trained_and_not(module))
 
 
 @each
 def test_shadow_checks(name: str) -> None:
     module = module_of(name, num_layers=2, bidirectional=True)
-
-    def run() -> list[Tensor]:
-        found = [*trained(module, X.clone().requires_grad_()).values()]
-        with torch.no_grad():
-            return [*found, *outputs(module(X)).values()]
-
-    stock = run()
-    with switching.accelerated(*OPS, verify=1):
-        hits = [switching.hits(op) for op in (name, f"{name}_backward")]
-        torch.testing.assert_close(run(), stock)
-        assert [h.accelerated for h in hits] == [8, 4]
-    assert not [row for _, _, rows in _C.operators() for row in rows if row[3]]
+    recurring.hold_shadow_checks(name, lambda: trained_and_not(module), calls=[8, 4])
 
 
 @each
 def test_switched_off_between_forward_and_backward(name: str) -> None:
     module = module_of(name)
-    parameters = list(module.parameters())
-    stock = torch.autograd.grad(module(X)[0].sum(), parameters)
+    recurring.hold_switched_off(name, module, lambda: module(X)[0])
     with switching.accelerated(*OPS):
-        y = module(X)[0].sum()
         kept = getattr(torch._VF, name)
-    assert name not in vars(torch._VF)
     hits = [switching.hits(op) for op in OPS]
-    torch.testing.assert_close(torch.autograd.grad(y, parameters), stock)
-    zeros = torch.zeros(1, 6, 9)
-    hx = (zeros, zeros) if name == "lstm" else zeros
-    again = kept(X, hx, module._flat_weights, True, 1, 0.0, True, False, False)
+    weights = module._flat_weights
+    again = kept(X, zeros_of(name), weights, True, 1, 0.0, True, False, False)
     contract.exactly(again[0].detach(), module(X)[0].detach())
     assert not any(h.accelerated for h in hits)
-    y = module(X)[0].sum()
-    with switching.accelerated(*OPS):
-        torch.testing.assert_close(torch.autograd.grad(y, parameters), stock)
 
 
 class Net(nn.Module):
@@ -251,41 +203,16 @@ assert len(seen) == 2 and seen[0] == seen[1], seen
 @each
 def test_the_result_does_not_depend_on_threads(name: str) -> None:
     module, x = CLASSES[name](20, 64), torch.randn(10, 30, 20)
-    threads = torch.get_num_threads()
-    found = []
-    try:
-        with switching.accelerated(name):
-            for n in (1, 2):
-                torch.set_num_threads(n)
-                with torch.no_grad():
-                    found.append([*outputs(module(x)).values()])
-    finally:
-        torch.set_num_threads(threads)
-    contract.exactly(*found)
+    recurring.hold_by_any_threads(name, lambda: outputs(module(x)))
 
 
 def test_switching_while_threads_train() -> None:
-    modules = {name: module_of(name) for name in NAMES}
-    stock = {
-        name: [*trained(module, X.clone().requires_grad_()).values()]
-        for name, module in modules.items()
-    }
-    trouble: list[BaseException] = []
+    def train(module: nn.RNNBase) -> Result:
+        return trained(module, X.clone().requires_grad_())
 
-    def train() -> None:
-        try:
-            for _ in range(30):
-                for name, module in modules.items():
-                    found = trained(module, X.clone().requires_grad_())
-                    torch.testing.assert_close([*found.values()], stock[name])
-        except BaseException as error:
-            trouble.append(error)
+    def switch() -> None:
+        ptac.enable(include=NAMES)
+        ptac.disable()
 
-    threads = [threading.Thread(target=train) for _ in range(2)]
     with switching.pins(OPS):
-        for thread in threads:
-            thread.start()
-        while any(thread.is_alive() for thread in threads):
-            ptac.enable(include=NAMES)
-            ptac.disable()
-    assert not trouble
+        recurring.hold_in_threads(train, 30, switch)

@@ -6,20 +6,24 @@ from collections.abc import Callable
 from typing import Any
 
 import contract
-import internals
 import pytest
+import recurring
 import switching
 import torch
-from recurring import Result, rows
+from recurring import (
+    RNN_OPS,
+    RNNS,
+    Result,
+    derived_twice,
+    numbers,
+    put_not_finite,
+    rows,
+    with_gradients,
+)
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
-from pai_torchacc import _C
-
-NAMES = ("rnn_tanh", "rnn_relu")
-OPS = tuple(f"{name}{end}" for name in NAMES for end in ("", "_backward"))
-
-each = pytest.mark.parametrize("name", NAMES)
+each = pytest.mark.parametrize("name", RNNS)
 ways = pytest.mark.parametrize("way", ["padded", "packed", "cell"])
 
 VARIANTS: dict[str, tuple[tuple[int, int, int, int], dict[str, Any]]] = {
@@ -29,7 +33,7 @@ VARIANTS: dict[str, tuple[tuple[int, int, int, int], dict[str, Any]]] = {
     "no bias": ((4, 6, 8, 17), {"bias": False}),
     "two layers": ((4, 5, 6, 20), {"num_layers": 2, "bidirectional": True}),
 }
-X = torch.randn(4, 6, 5, generator=torch.Generator().manual_seed(1))
+X = numbers(4, 6, 5)
 LENGTHS = torch.tensor([4, 1, 3, 3, 2, 1])
 
 
@@ -50,11 +54,10 @@ def run_by(way: str, module: nn.Module, x: Tensor) -> list[Tensor]:
     return [y.data if way == "packed" else y, h]
 
 
-def trained(way: str, module: nn.Module) -> list[Tensor]:
+def trained(way: str, module: nn.Module) -> Result:
     x = X.clone().requires_grad_()
-    found = run_by(way, module, x)
-    loss = sum((t * t.cos()).sum() for t in found)
-    return [*found, *torch.autograd.grad(loss, [x, *module.parameters()])]
+    found = dict(zip("yh", run_by(way, module, x), strict=False))
+    return with_gradients(found, module, x)
 
 
 @pytest.mark.parametrize("what", VARIANTS)
@@ -70,21 +73,11 @@ def test_numbers(row: str, name: str, what: str) -> None:
         leading = (n_rows, n_steps) if turned else (n_steps, n_rows)
         x = contract.draw(*leading, n_in, dtype=dtype).requires_grad_()
         found = dict(zip("yh", module(x), strict=True))
-        loss = sum((t * t.cos()).sum() for t in found.values())
-        wanted = {"x": x} | dict(module.named_parameters())
-        grads = torch.autograd.grad(loss, list(wanted.values()))
+        found = with_gradients(found, module, x)
         with torch.no_grad():
-            plain = module(x)[0]
-        found |= dict(zip(wanted, grads, strict=True))
-        return found | {"without gradient": plain}
+            return found | {"without gradient": module(x)[0]}
 
-    with switching.accelerated(*OPS, row=row):
-        forward, backward = (
-            switching.hits(f"{name}{end}") for end in ("", "_backward")
-        )
-        contract.hold(case)
-        assert forward.accelerated == 2 * backward.accelerated > 0
-        assert not forward.failed
+    recurring.hold_numbers(name, row, case)
 
 
 @ways
@@ -93,33 +86,26 @@ def test_as_stock(name: str, way: str) -> None:
     module = module_of(name, way)
 
     def run() -> list[Tensor]:
-        found = trained(way, module)
+        found = [*trained(way, module).values()]
         with torch.no_grad():
             return [*found, *run_by(way, module, X)]
 
-    stock = run()
-    with switching.accelerated(*OPS):
-        hits = switching.hits(name)
-        torch.testing.assert_close(run(), stock)
-        assert hits.accelerated == (4 if way == "cell" else 2)
-        assert not hits.forwarded
+    hits = recurring.hold(name, run, forward=4 if way == "cell" else 2)
+    assert not hits.forwarded
 
 
 @ways
 @each
 def test_numbers_that_are_not_finite(name: str, way: str) -> None:
     module, x = module_of(name, way), X.clone()
-    for row, value in enumerate([float("nan"), float("inf"), -float("inf")]):
-        x[0, row, 1] = value
+    put_not_finite(x[0])
     x.requires_grad_()
 
     def run() -> list[Tensor]:
         found = run_by(way, module, x)
         return [*found, *torch.autograd.grad(found[0].sum(), [x])]
 
-    stock = run()
-    with switching.accelerated(*OPS):
-        torch.testing.assert_close(run(), stock, equal_nan=True)
+    recurring.hold(name, run, equal_nan=True)
 
 
 @ways
@@ -128,21 +114,15 @@ def test_second_derivatives(name: str, way: str) -> None:
     module, x = module_of(name, way), X.clone().requires_grad_()
 
     def run() -> list[Tensor]:
-        y = run_by(way, module, x)[0]
-        (g,) = torch.autograd.grad(y.pow(3).sum(), x, create_graph=True)
-        return [g.detach(), *torch.autograd.grad(g.sum(), [x, *module.parameters()])]
+        return derived_twice(run_by(way, module, x)[0].pow(3).sum(), x, module)
 
-    stock = run()
-    with switching.accelerated(*OPS):
-        torch.testing.assert_close(run(), stock)
+    recurring.hold(name, run)
 
 
 @pytest.mark.parametrize("which", ["weight_ih", "weight_hh", "bias_hh", "y"])
 @ways
 @each
 def test_what_changes_before_backward(name: str, way: str, which: str) -> None:
-    """An error, or the gradient as it was, where stock has the one or the other."""
-
     def run() -> Any:
         module = module_of(name, "cell" if way == "cell" else "padded")
         x = X.clone().requires_grad_()
@@ -155,14 +135,7 @@ def test_what_changes_before_backward(name: str, way: str, which: str) -> None:
                 names[which if way == "cell" else f"{which}_l0"].mul_(3)
         return torch.autograd.grad(y.sum(), [x, *names.values()])
 
-    stock = contract.said(run)
-    with switching.accelerated(*OPS):
-        ours = contract.said(run)
-    if isinstance(stock, str):
-        assert "modified by an inplace operation" in stock
-        assert "modified by an inplace operation" in ours
-    else:
-        torch.testing.assert_close(ours, stock)
+    recurring.hold_changed(name, run)
 
 
 @ways
@@ -174,7 +147,7 @@ def test_what_stock_does(name: str, way: str) -> None:
             return [*found, *run_by(way, module_of(name, way), X)]
 
     stock = run()
-    with switching.accelerated(*OPS):
+    with switching.accelerated(*RNN_OPS):
         hits = switching.hits(name)
         contract.exactly([t.detach() for t in run()], [t.detach() for t in stock])
         assert set(hits.forwarded) == {"dtype", "mode or transform active"}
@@ -185,31 +158,12 @@ def test_what_stock_does(name: str, way: str) -> None:
 @each
 def test_rows_that_break_and_shadow_checks(name: str, way: str) -> None:
     module = module_of(name, way)
-    stock = trained(way, module)
-    try:
-        for op in (name, f"{name}_backward"):
-            with switching.accelerated(*OPS):
-                hits = switching.hits(op)
-                internals.inject_failure(op)
-                torch.testing.assert_close(trained(way, module), stock)
-                assert hits.failed == 1
-            internals.reset_quarantine()
-    finally:
-        internals.reset_quarantine()
-    with switching.accelerated(*OPS, verify=1):
-        torch.testing.assert_close(trained(way, module), stock)
-    assert not [row for _, _, rows in _C.operators() for row in rows if row[3]]
+    recurring.hold_broken_rows(name, lambda: trained(way, module))
+    recurring.hold_shadow_checks(name, lambda: trained(way, module))
 
 
 @ways
 @each
 def test_switched_off_between_forward_and_backward(name: str, way: str) -> None:
     module = module_of(name, way)
-    parameters = list(module.parameters())
-    stock = torch.autograd.grad(run_by(way, module, X)[0].sum(), parameters)
-    with switching.accelerated(*OPS):
-        y = run_by(way, module, X)[0].sum()
-    torch.testing.assert_close(torch.autograd.grad(y, parameters), stock)
-    y = run_by(way, module, X)[0].sum()
-    with switching.accelerated(*OPS):
-        torch.testing.assert_close(torch.autograd.grad(y, parameters), stock)
+    recurring.hold_switched_off(name, module, lambda: run_by(way, module, X)[0])

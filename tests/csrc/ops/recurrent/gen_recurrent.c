@@ -216,61 +216,22 @@ static void make_backward(rng *r, test_call *c, ptac_op op)
     }
 }
 
-static void make_lstm(rng *r, test_call *c)
-{
-    make(r, c, PTAC_OP_LSTM);
-}
-
-static void make_gru(rng *r, test_call *c)
-{
-    make(r, c, PTAC_OP_GRU);
-}
-
-static void make_lstm_backward(rng *r, test_call *c)
-{
-    make_backward(r, c, PTAC_OP_LSTM_BACKWARD);
-}
-
-static void make_gru_backward(rng *r, test_call *c)
-{
-    make_backward(r, c, PTAC_OP_GRU_BACKWARD);
-}
-
-static void make_rnn_tanh(rng *r, test_call *c)
-{
-    make(r, c, PTAC_OP_RNN_TANH);
-}
-
-static void make_rnn_relu(rng *r, test_call *c)
-{
-    make(r, c, PTAC_OP_RNN_RELU);
-}
-
-static void make_rnn_tanh_backward(rng *r, test_call *c)
-{
-    make_backward(r, c, PTAC_OP_RNN_TANH_BACKWARD);
-}
-
-static void make_rnn_relu_backward(rng *r, test_call *c)
-{
-    make_backward(r, c, PTAC_OP_RNN_RELU_BACKWARD);
-}
-
 /*
  * A sum of at most 600 products of numbers around one is off by some ten roundings;
  * what a state is off by comes back in the next step, weakened by the gates.
  */
-GENERATOR(lstm, .op = PTAC_OP_LSTM, .make = make_lstm, .place = place, .roundings = 40)
-GENERATOR(gru, .op = PTAC_OP_GRU, .make = make_gru, .place = place, .roundings = 40)
-GENERATOR(lstm_backward, .op = PTAC_OP_LSTM_BACKWARD, .make = make_lstm_backward,
-          .place = place, .roundings = 40)
-GENERATOR(gru_backward, .op = PTAC_OP_GRU_BACKWARD, .make = make_gru_backward,
-          .place = place, .roundings = 40)
-GENERATOR(rnn_tanh, .op = PTAC_OP_RNN_TANH, .make = make_rnn_tanh, .place = place,
-          .roundings = 40)
-GENERATOR(rnn_relu, .op = PTAC_OP_RNN_RELU, .make = make_rnn_relu, .place = place,
-          .roundings = 40)
-GENERATOR(rnn_tanh_backward, .op = PTAC_OP_RNN_TANH_BACKWARD,
-          .make = make_rnn_tanh_backward, .place = place, .roundings = 40)
-GENERATOR(rnn_relu_backward, .op = PTAC_OP_RNN_RELU_BACKWARD,
-          .make = make_rnn_relu_backward, .place = place, .roundings = 40)
+#define OPERATOR(name, id, make_call)                                                  \
+    static void make_##name(rng *r, test_call *c)                                      \
+    {                                                                                  \
+        make_call(r, c, PTAC_OP_##id);                                                 \
+    }                                                                                  \
+    GENERATOR(name, .op = PTAC_OP_##id, .make = make_##name, .place = place,           \
+              .roundings = 40)
+#define LAYER(name, id)                                                                \
+    OPERATOR(name, id, make)                                                           \
+    OPERATOR(name##_backward, id##_BACKWARD, make_backward)
+
+LAYER(lstm, LSTM)
+LAYER(gru, GRU)
+LAYER(rnn_tanh, RNN_TANH)
+LAYER(rnn_relu, RNN_RELU)
