@@ -27,7 +27,7 @@ int ptac_recurrent_wants(PyObject *states);
 
 /*
  * 1 where ours computes; 0 where stock does, which is then counted: for that reason, or
- * because hooks want what a gradient would save, where wants says that one is asked for.
+ * because hooks want what a gradient would save, where wants says it is asked for.
  * -1 with an exception set, also where wants is.
  */
 int ptac_recurrent_goes_on(ptac_op op, ptac_reason why, int wants);
