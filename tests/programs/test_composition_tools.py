@@ -19,6 +19,8 @@ import torch
 import torch.nn.functional as F
 from composing import Cases, batch, check, gradients, model
 from torch import Tensor, nn
+from torch._C import DispatchKey
+from torch._dispatch.python import enable_python_dispatcher
 from torch._dynamo import compiled_autograd
 
 import pai_torchacc as ptac
@@ -332,3 +334,28 @@ def test_compiled_autograd_traces_our_nodes() -> None:
         assert all(hit.accelerated for hit in hits)
     torch._dynamo.reset()  # what it has compiled keeps tensors of the pool
     torch.testing.assert_close(ours, stock)
+
+
+def test_tracers_look_anew_when_operators_come_and_go() -> None:
+    """What was traced under acceleration led to address 0 without it."""
+    overload = torch.ops.aten.copy_.default
+    x = torch.randn(8, 8)
+    resolved = []
+    for is_on in (True, False, True, False):
+        with ptac.enable(include=["copy"]) if is_on else nullcontext():
+            with enable_python_dispatcher():
+                torch.testing.assert_close(x.t().clone(), x.t(), rtol=0, atol=0)
+            resolved.append(overload._dispatch_cache[DispatchKey.CPU])
+    assert resolved == [DispatchKey.CPU, DispatchKey.CompositeExplicitAutograd] * 2
+
+
+def test_export_after_acceleration_has_ended() -> None:
+    net, x = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5)), torch.randn(3, 8)
+
+    def exported() -> list[str]:
+        graph = torch.export.export(net, (x,)).run_decompositions().graph
+        return [str(node.target) for node in graph.nodes]
+
+    with ptac.enable():
+        ours = exported()
+    assert exported() == ours

@@ -325,6 +325,7 @@ PTAC_VARARGS(pin)
         const ptac_places pair = {.on = {[PTAC_ON_CPU] = open_pair(op)}};
         const char *trouble = ptac_override_install(pair);
 
+        ptac_python_dispatch_forget();
         if (trouble)
             return PyErr_Format(PyExc_RuntimeError, "%s", trouble);
     }

@@ -240,4 +240,10 @@ ptac_op ptac_op_from(PyObject *name);
 /* The same for PyArg_ParseTuple()'s "O&". */
 int ptac_op_read(PyObject *name, void *op);
 
+/*
+ * Have tracers look anew where operators' kernels lie: after each registration, before
+ * the interpreter's lock is given up.
+ */
+void ptac_python_dispatch_forget(void);
+
 #endif

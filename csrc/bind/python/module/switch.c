@@ -72,10 +72,13 @@ static bool places_from(PyObject *names, ptac_places *places)
 PTAC_O(override_install, names)
 {
     ptac_places places;
+    const char *trouble;
 
-    return places_from(names, &places)
-               ? Py_BuildValue("z", ptac_override_install(places))
-               : NULL;
+    if (!places_from(names, &places))
+        return NULL;
+    trouble = ptac_override_install(places);
+    ptac_python_dispatch_forget();
+    return Py_BuildValue("z", trouble);
 }
 
 /* override_installed() -> [names of the overrides that are in the dispatcher] */
@@ -102,6 +105,7 @@ PTAC_O(override_remove, names)
     if (PyList_Size(names) && !ptac_is_quiet())
         Py_RETURN_FALSE;
     ptac_override_remove(places);
+    ptac_python_dispatch_forget();
     ptac_chooser_collect();
     Py_RETURN_TRUE;
 }

@@ -1,0 +1,34 @@
+/*
+ * python_dispatch.c - torch's Python dispatcher, by which torch.compile, torch.export
+ * and make_fx trace.
+ *
+ * An OpOverload keeps the key that a call of it came to. Torch's library empties what is
+ * kept where Python registers a kernel, and not where C does. An operator that torch has
+ * for all devices under one key, such as copy_, comes to the key CPU as long as ours is
+ * there; the next call would go to what lies there then, which is address 0.
+ */
+#include "bind/python/module/pybind.h"
+
+static void empty(PyObject *overload)
+{
+    PTAC_OWNED PyObject *kept = PyObject_GetAttrString(overload, "_dispatch_cache");
+
+    if (kept && PyDict_Check(kept))
+        PyDict_Clear(kept);
+}
+
+void ptac_python_dispatch_forget(void)
+{
+    PTAC_OWNED PyObject *name = PyUnicode_FromString("torch._ops");
+    PTAC_OWNED PyObject *module = name ? PyImport_GetModule(name) : NULL;
+    PTAC_OWNED PyObject *overloads =
+        module ? PyObject_GetAttrString(module, "cached_ops") : NULL;
+    PTAC_OWNED PyObject *each = overloads ? PyObject_GetIter(overloads) : NULL;
+    PyObject *overload;
+
+    while (each && (overload = PyIter_Next(each))) {
+        empty(overload);
+        Py_DECREF(overload);
+    }
+    PyErr_Clear();
+}
