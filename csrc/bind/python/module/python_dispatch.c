@@ -2,7 +2,7 @@
  * python_dispatch.c - torch's Python dispatcher, by which torch.compile, torch.export
  * and make_fx trace.
  *
- * An OpOverload keeps the key that a call of it came to. Torch's library empties what is
+ * An OpOverload keeps the key that a call of it came to. torch.library empties what is
  * kept where Python registers a kernel, and not where C does. An operator that torch has
  * for all devices under one key, such as copy_, comes to the key CPU as long as ours is
  * there; the next call would go to what lies there then, which is address 0.
