@@ -16,7 +16,7 @@ enum {
     PTAC_MAX_INPUTS = 10,
     PTAC_MAX_OUTPUTS = 7,
     PTAC_MAX_ROWS = 24,   /* rows an operator may have */
-    PTAC_MAX_KINDS = 128, /* shape kinds an operator may distinguish */
+    PTAC_MAX_KINDS = 144, /* shape kinds an operator may distinguish */
 };
 
 /* params is the operator's own struct, see csrc/ops/. accepts() sees no outputs yet. */

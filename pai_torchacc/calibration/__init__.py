@@ -40,10 +40,11 @@ BY_NAME = (
 DIVIDED = {
     "1x1": (
         *(f"1x1_{few}" for few in ("few", "16", "32", "64", "128", "256")),
-        "1x1_strided", "1x1_strided_512",
+        "1x1_point", "1x1_small", "1x1_small_64", "1x1_small_256",
+        "1x1_strided", "1x1_strided_512", "1x1_strided_1024",
     ),
     "strided": tuple(
-        f"strided_{few}" for few in ("first", "few", "16", "64", "256")
+        f"strided_{few}" for few in ("first", "few", "16", "64", "256", "512")
     ),
     "other": ("other_few", "other"),
 }  # fmt: skip

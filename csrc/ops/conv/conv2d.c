@@ -137,6 +137,17 @@ static int kind_of_volumes(const ptac_conv2d *p, bool is_transposed, int fewer)
     return BEYOND(PTAC_CONV_VOLUME_FEW, fewer, 16, 64);
 }
 
+static int kind_of_1x1(const ptac_conv2d *p, int fewer)
+{
+    enum { POINT = 4, SMALL = 100 };
+    const int64_t n_places = (int64_t)p->out_h * p->out_w;
+
+    if (n_places <= POINT)
+        return PTAC_CONV_1X1_POINT;
+    return n_places < SMALL ? BEYOND(PTAC_CONV_1X1_SMALL, fewer, 64, 256)
+                            : BEYOND(PTAC_CONV_1X1_FEW, fewer, 16, 32, 64, 128, 256);
+}
+
 static int kind_of_others(const ptac_call *call)
 {
     const ptac_conv2d *p = call->params;
@@ -155,14 +166,14 @@ static int kind_of_others(const ptac_call *call)
     if (is_transposed && is_strided)
         return BEYOND(PTAC_CONV_TRANSPOSED_FEW, fewer, 16, 64);
     if (p->kernel_h == 1 && p->kernel_w == 1)
-        return is_strided ? BEYOND(PTAC_CONV_1X1_STRIDED, fewer, 512)
-                          : BEYOND(PTAC_CONV_1X1_FEW, fewer, 16, 32, 64, 128, 256);
+        return is_strided ? BEYOND(PTAC_CONV_1X1_STRIDED, fewer, 512, 1024)
+                          : kind_of_1x1(p, fewer);
     if (p->h == 1 && p->kernel_h == 1)
         return is_first ? PTAC_CONV_ROW_FIRST
                         : BEYOND(PTAC_CONV_ROW_FEW, fewer, 16, 64);
     if (is_strided)
         return is_first ? PTAC_CONV_STRIDED_FIRST
-                        : BEYOND(PTAC_CONV_STRIDED_FEW, fewer, 16, 64, 256);
+                        : BEYOND(PTAC_CONV_STRIDED_FEW, fewer, 16, 64, 256, 512);
     return BEYOND(PTAC_CONV_OTHER_FEW, fewer, 16);
 }
 
@@ -199,9 +210,11 @@ static ptac_reason classify(const ptac_call *call, ptac_shape *shape)
         "nhwc_3x3_128" after, "nhwc_3x3_256" after, "nhwc_3x3_512" after,              \
         "nhwc_5x5_16" after, "nhwc_5x5_64" after, "1x1_few" after, "1x1_16" after,     \
         "1x1_32" after, "1x1_64" after, "1x1_128" after, "1x1_256" after,              \
-        "1x1_strided" after, "1x1_strided_512" after, "strided_first" after,           \
-        "strided_few" after, "strided_16" after, "strided_64" after,                   \
-        "strided_256" after, "transposed_few" after, "transposed_16" after,            \
+        "1x1_point" after, "1x1_small" after, "1x1_small_64" after,                    \
+        "1x1_small_256" after, "1x1_strided" after, "1x1_strided_512" after,           \
+        "1x1_strided_1024" after, "strided_first" after, "strided_few" after,          \
+        "strided_16" after, "strided_64" after, "strided_256" after,                   \
+        "strided_512" after, "transposed_few" after, "transposed_16" after,            \
         "transposed_64" after, "grouped_few" after, "grouped_8" after,                 \
         "grouped_32" after, "grouped_strided" after, "row_first" after,                \
         "row_few" after, "row_16" after, "row_64" after, "other_few" after,            \
