@@ -31,7 +31,7 @@ CHANNELS = {
 PIXELS = (64, 256, 1024, 8192)
 """Pixels of a batch, all its images together."""
 
-LAST_PIXELS = {"256": 49, "512": 49}
+LAST_PIXELS = {"256": (49, 196), "512": (49,)}
 """Of an image in the last layers of many networks, which have so many channels."""
 
 WIDTHS = (4, 7, 14, 16, 32, 56)
@@ -47,7 +47,7 @@ MOST_WORK = 1_250_000_000
 def cases() -> Iterator[Case]:
     """Cases of conv2d and of both its gradients."""
     for (size, few), pairs in CHANNELS.items():
-        for pixels in sorted({*PIXELS, LAST_PIXELS.get(few, PIXELS[0])}):
+        for pixels in sorted({*PIXELS, *LAST_PIXELS.get(few, ())}):
             is_first = few == "first"
             widths = FIRST_WIDTHS if is_first else WIDTHS
             images = [(pixels // w**2, w) for w in widths if pixels >= w**2]
