@@ -137,15 +137,22 @@ static int kind_of_volumes(const ptac_conv2d *p, bool is_transposed, int fewer)
     return BEYOND(PTAC_CONV_VOLUME_FEW, fewer, 16, 64);
 }
 
+/* Of one of its images. */
+static bool is_small(const ptac_conv2d *p)
+{
+    enum { MOST = 100 };
+
+    return (int64_t)p->out_h * p->out_w < MOST;
+}
+
 static int kind_of_1x1(const ptac_conv2d *p, int fewer)
 {
-    enum { POINT = 4, SMALL = 100 };
-    const int64_t n_places = (int64_t)p->out_h * p->out_w;
+    enum { POINT = 4 };
 
-    if (n_places <= POINT)
+    if ((int64_t)p->out_h * p->out_w <= POINT)
         return PTAC_CONV_1X1_POINT;
-    return n_places < SMALL ? BEYOND(PTAC_CONV_1X1_SMALL, fewer, 64, 256)
-                            : BEYOND(PTAC_CONV_1X1_FEW, fewer, 16, 32, 64, 128, 256);
+    return is_small(p) ? BEYOND(PTAC_CONV_1X1_SMALL, fewer, 64, 256)
+                       : BEYOND(PTAC_CONV_1X1_FEW, fewer, 16, 32, 64, 128, 256);
 }
 
 static int kind_of_others(const ptac_call *call)
@@ -159,7 +166,7 @@ static int kind_of_others(const ptac_call *call)
     if (ptac_conv2d_is_of_volumes(call))
         return kind_of_volumes(p, is_transposed, fewer);
     if (p->channels_last)
-        return PTAC_CONV_NHWC;
+        return is_small(p) ? BEYOND(PTAC_CONV_NHWC_SMALL, fewer, 256) : PTAC_CONV_NHWC;
     if (p->groups > 1)
         return is_strided ? PTAC_CONV_GROUPED_STRIDED
                           : BEYOND(PTAC_CONV_GROUPED_FEW, fewer, 8, 32);
@@ -218,12 +225,12 @@ static ptac_reason classify(const ptac_call *call, ptac_shape *shape)
         "transposed_64" after, "grouped_few" after, "grouped_8" after,                 \
         "grouped_32" after, "grouped_strided" after, "row_first" after,                \
         "row_few" after, "row_16" after, "row_64" after, "other_few" after,            \
-        "other" after, "nhwc" after, "volume_alone" after, "volume_alone_64" after,    \
-        "volume_alone_128" after, "volume_alone_1x1" after,                            \
-        "volume_alone_strided" after, "volume_alone_transposed" after,                 \
-        "volume_first" after, "volume_few" after, "volume_16" after,                   \
-        "volume_64" after, "volume_1x1" after, "volume_strided" after,                 \
-        "volume_transposed" after, "volume_grouped" after
+        "other" after, "nhwc" after, "nhwc_small" after, "nhwc_small_256" after,       \
+        "volume_alone" after, "volume_alone_64" after, "volume_alone_128" after,       \
+        "volume_alone_1x1" after, "volume_alone_strided" after,                        \
+        "volume_alone_transposed" after, "volume_first" after, "volume_few" after,     \
+        "volume_16" after, "volume_64" after, "volume_1x1" after,                      \
+        "volume_strided" after, "volume_transposed" after, "volume_grouped" after
 
 PTAC_SHAPES(CONV2D, classify, KINDS(""))
 PTAC_SHAPES(CONV2D_BACKWARD, classify, KINDS("_data"), KINDS("_weight"))

@@ -133,6 +133,8 @@ enum {
     PTAC_CONV_OTHER_FEW, /* under 16 */
     PTAC_CONV_OTHER,
     PTAC_CONV_NHWC,
+    PTAC_CONV_NHWC_SMALL, /* to images under 100 places, and under 256 channels */
+    PTAC_CONV_NHWC_SMALL_256,
     PTAC_CONV_VOLUME_ALONE,
     PTAC_CONV_VOLUME_ALONE_64,
     PTAC_CONV_VOLUME_ALONE_128,

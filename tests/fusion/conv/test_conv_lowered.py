@@ -34,6 +34,12 @@ CASES: dict[str, Geometry] = {
     "grouped": ((2, 48, 7, 7), (48, 8, 3, 3), {"padding": 1, "groups": 6}),
     "lopsided": ((2, 9, 7, 19), (13, 9, 1, 7), {"padding": (0, 3), "stride": (2, 1)}),
     "much padding": ((1, 8, 5, 5), (8, 8, 2, 2), {"padding": 4, "stride": 3}),
+    "small images": ((5, 24, 4, 4), (44, 24, 3, 3), {"padding": 1}),
+    "small groups": ((3, 24, 5, 5), (36, 8, 3, 3), {"padding": 1, "groups": 3}),
+    "small, odd": ((3, 24, 6, 6), (21, 24, 3, 3), {"padding": 1}),
+    "points": ((3, 40, 1, 1), (20, 40, 1, 1), {}),
+    "few rows": ((1, 12, 9, 9), (3, 12, 3, 3), {}),
+    "long rows": ((1, 700, 7, 7), (24, 700, 3, 3), {"padding": 1}),
     "signal": ((2, 24, 100), (40, 24, 3), {"padding": 1}),
     "volume": ((1, 8, 4, 6, 6), (12, 8, 3, 3, 3), {"padding": 1}),
     "volume, strided": ((1, 8, 5, 7, 7), (12, 8, 3, 2, 2), {"stride": 2, "padding": 1}),
@@ -54,11 +60,21 @@ def drawn(name: str, dtype: torch.dtype = torch.float32) -> tuple[Tensor, ...]:
     )
 
 
+def laid_out(*tensors: Tensor, last: bool) -> list[Tensor]:
+    """As they are, or in channels_last."""
+    layout = torch.channels_last if last else torch.contiguous_format
+    return [t.to(memory_format=layout) if t.dim() == 4 else t for t in tensors]
+
+
+LAYOUTS = [(name, last) for name in CASES for last in (False, True)
+           if not last or len(CASES[name][0]) == 4]  # fmt: skip
+
+
 @pytest.mark.parametrize("row", ROWS)
-@pytest.mark.parametrize("name", CASES)
-def test_contract(name: str, row: str) -> None:
+@pytest.mark.parametrize(("name", "last"), LAYOUTS)
+def test_contract(name: str, last: bool, row: str) -> None:
     def run(dtype: torch.dtype) -> dict[str, Tensor]:
-        x, w, b = drawn(name, dtype)
+        x, w, b = laid_out(*drawn(name, dtype), last=last)
         conv = convolution(x)
         options = CASES[name][2]
         return {"y": conv(x, w, b, **options), "plain": conv(x, w, **options)}
@@ -72,15 +88,19 @@ def test_contract(name: str, row: str) -> None:
 
 @pytest.mark.parametrize("n_threads", [1, 2, 3])
 @pytest.mark.parametrize("row", ROWS)
-@pytest.mark.parametrize("name", ["1x1 strided", "5x5 of two images", "grouped"])
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize(
+    "name",
+    ["1x1 strided", "5x5 of two images", "grouped", "small images", "small groups"],
+)
 def test_threads_and_other_images_change_no_bits(
-    name: str, row: str, n_threads: int
+    name: str, last: bool, row: str, n_threads: int
 ) -> None:
-    x, w, b = drawn(name)
+    x, w, b = laid_out(*drawn(name), last=last)
     before = torch.get_num_threads()
     with switching.accelerated("conv2d", row=row):
         hits = switching.hits("conv2d")
-        alone = torch.cat([F.conv2d(one[None], w, b, **CASES[name][2]) for one in x])
+        alone = torch.cat([F.conv2d(x1, w, b, **CASES[name][2]) for x1 in x.split(1)])
         try:
             torch.set_num_threads(n_threads)
             together = F.conv2d(x, w, b, **CASES[name][2])
@@ -148,6 +168,18 @@ def test_layers_with_normalization_and_activation(row: str) -> None:
             ours = net(x)
             assert hits.accelerated == 2
     torch.testing.assert_close(ours, stock, equal_nan=True, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_results_in_channels_last_lie_as_stock_has_them(row: str) -> None:
+    x, w, b = laid_out(*drawn("3x3 strided"), last=True)
+    options = CASES["3x3 strided"][2]
+    stock = F.conv2d(x, w, b, **options)
+    with switching.accelerated("conv2d", row=row):
+        hits = switching.hits("conv2d")
+        ours = F.conv2d(x, w, b, **options)
+        assert hits.accelerated == 1
+    assert ours.stride() == stock.stride()
 
 
 def test_toggled_while_in_use() -> None:

@@ -29,9 +29,11 @@ typedef struct ptac_lowered {
     ptac_lowered_axis along[PTAC_LOWERED_AXES]; /* depth, rows, columns */
     int64_t n_images, n_places;                 /* of all of them */
     int64_t n_taps, n_channels;
-    const float *image; /* [channels, d, h, w] */
+    const float
+        *image; /* [channels, d, h, w], or in channels_last [d, h, w, channels] */
     int64_t next_image; /* from each to the next */
-    float *columns;     /* [channels, taps, places]: terms by places */
+    int64_t pixel;      /* likewise in channels_last */
+    float *columns;     /* terms by places: [channels, taps], or [taps, channels] */
     int most_odd;       /* places that are computed alone */
     int64_t n_rows, n_terms;
     const float *weight;        /* [rows, terms] */
@@ -40,11 +42,16 @@ typedef struct ptac_lowered {
     float *y; /* [rows, places] */
 } ptac_lowered;
 
-/* For each level of instructions: channels [begin, end) into columns; all of y. */
+/* For each level of instructions. */
 typedef struct ptac_lowered_way {
     int n_lanes, n_panel; /* places of a vector, of a panel */
+    /* Channels [begin, end) into columns. */
     void (*lower)(int64_t begin, int64_t end, void *lowered);
+    void (*lower_last)(int64_t begin, int64_t end, void *lowered); /* channels_last */
     void (*multiply)(const ptac_lowered *lowered);
+    /* Rows [n_rows, n_places] of one image to [n_places, n_rows], to_row apart. */
+    void (*turn)(const ptac_lowered *lowered, const float *rows, float *to,
+                 int64_t to_row);
 } ptac_lowered_way;
 
 ptac_reason ptac_lowered_accepts(const ptac_call *call);

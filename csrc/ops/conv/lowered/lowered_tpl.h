@@ -14,6 +14,9 @@
 #include "ops/conv/lowered/lowered_block_tpl.h"
 #include "ops/conv/lowered/lowered_columns_tpl.h"
 
+#include "ops/conv/lowered/lowered_columns_last_tpl.h"
+#include "ops/math/turned_tpl.h"
+
 enum {
     PANEL = PANEL_VECTORS * LANES,
     ODD_TERMS = 1024,     /* at once, where there are no other places */
@@ -305,4 +308,24 @@ static void multiply(const ptac_lowered *l)
     ptac_parallel_for(0, n, 1, multiply_some, &s);
 }
 
-static const ptac_lowered_way LOWERED_WAY = {LANES, PANEL, lower_channels, multiply};
+TARGET static void turn(const ptac_lowered *l, const float *rows, float *to,
+                        int64_t to_row)
+{
+    const int64_t n_places = l->n_places / l->n_images;
+
+    for (int64_t row = 0; row < l->n_rows; row += LANES) {
+        const int n_rows = at_most_lanes(l->n_rows - row);
+
+        FOR_LANES(place, count, 0, n_places, {
+            vec turned[LANES];
+
+            load_turned(rows + row * l->n_places + place, l->n_places, n_rows, count,
+                        turned);
+            for (int i = 0; i < count; i++)
+                v_store_first(to + (place + i) * to_row + row, turned[i], n_rows);
+        });
+    }
+}
+
+static const ptac_lowered_way LOWERED_WAY = {
+    LANES, PANEL, lower_channels, lower_channels_last, multiply, turn};

@@ -256,6 +256,18 @@ PLACES: dict[str, list[tuple[Layer, ...]]] = {
         *_at((2,), (16, 32), 16, 3, 2, layout=torch.channels_last),
         *_at((8,), (64, 128), 28, 3, 2, layout=torch.channels_last),
         *_at((8,), (256, 256), 28, 1, layout=torch.channels_last),
+        *_at((1,), (256, 512), 56, 1, 2, layout=torch.channels_last),
+    ],
+    "nhwc_small": [
+        *_each((160, 960), 7, 1, layout=torch.channels_last),
+        *_each((128, 256), 14, 3, 2, layout=torch.channels_last),
+    ],
+    "nhwc_small_256": [
+        *_at((1,), (256, 512), 14, 1, 2, layout=torch.channels_last),
+        *_each((512, 2048), 7, 1, layout=torch.channels_last),
+        *_at((1,), (256, 512), 14, 3, 2, layout=torch.channels_last),
+        *_each((1024, 2048), 14, 1, 2, layout=torch.channels_last),
+        *_each((512, 512), 14, 3, 2, layout=torch.channels_last),
     ],
     "volume_alone": [
         *_volumes((1,), (8, 8), 16, 16, 3),
