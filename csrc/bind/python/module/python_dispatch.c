@@ -3,9 +3,9 @@
  * and make_fx trace.
  *
  * An OpOverload keeps the key that a call of it came to. torch.library empties what is
- * kept where Python registers a kernel, and not where C does. An operator that torch has
- * for all devices under one key, such as copy_, comes to the key CPU as long as ours is
- * there; the next call would go to what lies there then, which is address 0.
+ * kept where Python registers a kernel, and not where C does. An operator that torch
+ * has for all devices under one key, such as copy_, comes to the key CPU as long as
+ * ours is there; the next call would go to what lies there then, which is address 0.
  */
 #include "bind/python/module/pybind.h"
 
