@@ -6,7 +6,8 @@
  * and P. Simard, High Performance Convolutional Neural Networks for Document
  * Processing, 2006. Of a kernel of 1x1 the image is that matrix. Where places are few
  * and weights many, each weight is read once, which libraries first put into an order
- * of theirs. The order of terms in a sum depends neither on threads nor on other images.
+ * of theirs. The order of terms in a sum depends neither on threads nor on other
+ * images.
  */
 #ifndef PTAC_OPS_CONV_LOWERED_LOWERED_H
 #define PTAC_OPS_CONV_LOWERED_LOWERED_H

@@ -1,5 +1,5 @@
 /*
- * lowered_avx2.c - convolutions as products of their weights, eight float lanes at a time.
+ * lowered_avx2.c - convolutions of few places, eight float lanes at a time.
  *
  * The algorithms are in the templates; this file only names the lanes.
  */

@@ -1,5 +1,5 @@
 /*
- * lowered_avx512.c - convolutions as products of their weights, sixteen float lanes at a time.
+ * lowered_avx512.c - convolutions of few places, sixteen float lanes at a time.
  *
  * The algorithms are in the templates; this file only names the lanes.
  */

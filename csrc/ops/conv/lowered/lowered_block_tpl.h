@@ -77,7 +77,7 @@ typedef struct block_place {
 #define STORE_2(w, i, j, k) STORE("", i) STORE(SIZE, j) PASS(2)
 #define STORE_3(w, i, j, k) STORE("", i) STORE(SIZE, j) STORE("2*" SIZE, k) PASS(3)
 
-/* With every second term a line of the next row, and behind the last row the next line. */
+/* With every second term a line of the next row, behind the last row the next line. */
 #define FETCH                                                                          \
     "testq $1, %[n_terms]\n\t"                                                         \
     "jz 2f\n\t"                                                                        \

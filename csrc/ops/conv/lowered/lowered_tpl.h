@@ -2,10 +2,10 @@
  * lowered_tpl.h - rows of weights times columns.
  *
  * Lanes are neighbouring places. A panel of up to PANEL_VECTORS vectors of them, of some
- * terms, is laid out for the first cache; blocks of rows pass by, whose weights come one
- * by one to all lanes from where they lie. The block behind is fetched meanwhile. Up to
- * PTAC_LOWERED_ODD that are left over are sums over lanes of terms instead: of an image of
- * 7x7 a fourth vector would hold a single place.
+ * terms, is laid out for the first cache; blocks of rows pass by, whose weights come
+ * one by one to all lanes from where they lie. The block behind is fetched meanwhile.
+ * Up to PTAC_LOWERED_ODD places that are left over are sums over lanes of terms
+ * instead: of an image of 7x7 a fourth vector would hold a single place.
  *
  * The includer defines, besides lanes, LOWERED_REGISTERS, how many vectors fit into
  * registers, and LOWERED_WAY.
@@ -97,7 +97,7 @@ INLINE vec finished(const block *b, int i, vec sum)
     return v_min(v_set(l->most), v_max(v_set(l->least), sum));
 }
 
-/* n sums of row i, of the panel's terms, to those at y: it knows which terms they are. */
+/* n sums of row i to those at y, by whether the panel has the first and last terms. */
 INLINE void give(const block *b, int i, bool are_first, bool are_last, vec sum,
                  float *y, int n)
 {
