@@ -1,11 +1,11 @@
 /*
  * lowered_tpl.h - rows of weights times columns.
  *
- * Lanes are neighbouring places. A panel of up to PANEL_VECTORS vectors of them, of some
- * terms, is laid out for the first cache; blocks of rows pass by, whose weights come
- * one by one to all lanes from where they lie. The block behind is fetched meanwhile.
- * Up to PTAC_LOWERED_ODD places that are left over are sums over lanes of terms
- * instead: of an image of 7x7 a fourth vector would hold a single place.
+ * Lanes are neighbouring places. A panel of up to PANEL_VECTORS vectors of them, with
+ * some terms, is laid out for the first cache; blocks of rows pass by, whose weights
+ * come one by one to all lanes from where they lie. The block behind is fetched
+ * meanwhile. Up to PTAC_LOWERED_ODD places that are left over are sums over lanes of
+ * terms instead: of an image of 7x7 a fourth vector would hold a single place.
  *
  * The includer defines, besides lanes, LOWERED_REGISTERS, how many vectors fit into
  * registers, and LOWERED_WAY.
