@@ -122,6 +122,8 @@ const ptac_kernel *ptac_select(const ptac_call *call, ptac_reason *why)
         row = look_up(call, &shape, dtype);
         if (row && row->in_bf16 && shape.uses < LEAST_USES)
             row = NULL;
+        if (row && row->pays && !row->pays(call))
+            row = NULL;
     }
     if (!row && shapes->is_decided)
         row = ptac_registry_preferred(call->op, PTAC_FAST);

@@ -54,6 +54,8 @@ typedef struct ptac_kernel {
     bool is_definition;
     /* PTAC_TAKE, or what about the call this row cannot do. Writes nothing. */
     ptac_reason (*accepts)(const ptac_call *call);
+    /* Whether a call is like those that a table speaks of; NULL: all of their kind. */
+    bool (*pays)(const ptac_call *call);
     /*
      * Computes the outputs; on CUDA, launches what does. Never locks, prints or
      * synchronises, and allocates nothing but scratch. Whatever is not PTAC_OK leaves

@@ -29,6 +29,19 @@ ptac_reason ptac_product_accepts_stream(const ptac_product *product)
     return product->m > PTAC_STREAM_ROWS ? PTAC_SHAPE : PTAC_TAKE;
 }
 
+ptac_reason ptac_product_accepts_turned(const ptac_product *product)
+{
+    if (product->a_term != 1 || product->b_term != 1 ||
+        (product->bias && product->bias_row != 0))
+        return PTAC_LAYOUT;
+    if (product->alpha != 1 || product->beta != 1)
+        return PTAC_ARGUMENT;
+    return product->m < PTAC_TURNED_LEAST_ROWS || product->m > PTAC_TURNED_ROWS ||
+                   product->n + product->k > PTAC_TURNED_FLOATS / product->m
+               ? PTAC_SHAPE
+               : PTAC_TAKE;
+}
+
 /*
  * How a and b lie: "n" row by row, "t" column by column. nt is a layer's forward, nn
  * the gradient of its input, tn that of its weight.

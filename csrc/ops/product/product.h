@@ -4,7 +4,7 @@
  *
  * For products that have few rows or are of odd sizes; libraries are as good at large
  * ones. Matrices are of float32 and lie as they lie: nothing is kept from one call to
- * the next, so that nothing can go stale. There are three ways:
+ * the next, so that nothing can go stale. There are four ways:
  *
  *   dot      lanes are neighbouring terms. Rows of a and columns of b are read where
  *            they lie and added up in lanes. For few rows, or few columns.
@@ -12,6 +12,8 @@
  *            after the other. For up to eight rows.
  *   packed   the same lanes. Panels of b, of as many terms as fit into
  *            the first cache, are laid out there, which pays from some rows on.
+ *   turned   lanes are neighbouring rows of a, which are laid out. Columns of b are
+ *            read where they lie, once. For some tens of rows.
  *
  * In all the terms of an element are added in an order that the number of terms alone
  * decides: results depend neither on threads nor on other rows.
@@ -44,6 +46,9 @@ typedef struct ptac_product_factors {
 enum {
     PTAC_PRODUCT_WORK = 1 << 18, /* multiply-adds that are worth a thread */
     PTAC_STREAM_ROWS = 8,
+    PTAC_TURNED_LEAST_ROWS = 16, /* of fewer libraries' sums are more accurate */
+    PTAC_TURNED_ROWS = 256,
+    PTAC_TURNED_FLOATS = 1 << 21, /* that are turned, at most */
 };
 
 /* A way to compute them: PTAC_TAKE where it can, and what computes. */
@@ -58,6 +63,7 @@ enum {
     PTAC_PRODUCT_DOT,
     PTAC_PRODUCT_PACKED,
     PTAC_PRODUCT_STREAM,
+    PTAC_PRODUCT_TURNED,
     PTAC_N_PRODUCT_WAYS,
 };
 
@@ -86,5 +92,6 @@ ptac_status ptac_product_batch_run(const ptac_product_batch *all,
 ptac_reason ptac_product_accepts_dot(const ptac_product *product);
 ptac_reason ptac_product_accepts_packed(const ptac_product *product);
 ptac_reason ptac_product_accepts_stream(const ptac_product *product);
+ptac_reason ptac_product_accepts_turned(const ptac_product *product);
 
 #endif

@@ -9,6 +9,7 @@
 #define ISA               "avx2"
 #define NEEDS             PTAC_CPU_AVX2
 #define WAYS              ptac_products_avx2
+#define PANELS_WAY        ptac_panels_avx2
 #define PRODUCT_REGISTERS 16
 #include "ops/product/product_tpl.h"
 #endif

@@ -9,6 +9,7 @@
 #define ISA               "avx512"
 #define NEEDS             PTAC_CPU_AVX512
 #define WAYS              ptac_products_avx512
+#define PANELS_WAY        ptac_panels_avx512
 #define PRODUCT_REGISTERS 32
 #include "ops/product/product_tpl.h"
 #endif

@@ -8,6 +8,7 @@
 #include "ops/product/product_dot_tpl.h"
 #include "ops/product/product_packed_tpl.h"
 #include "ops/product/product_stream_tpl.h"
+#include "ops/product/product_turned_tpl.h"
 
 const ptac_product_way WAYS[PTAC_N_PRODUCT_WAYS] = {
     [PTAC_PRODUCT_DOT] = {"dot_" ISA, ptac_product_accepts_dot, product_dot},
@@ -15,6 +16,8 @@ const ptac_product_way WAYS[PTAC_N_PRODUCT_WAYS] = {
                              product_packed},
     [PTAC_PRODUCT_STREAM] = {"stream_" ISA, ptac_product_accepts_stream,
                              product_stream},
+    [PTAC_PRODUCT_TURNED] = {"turned_" ISA, ptac_product_accepts_turned,
+                             product_turned},
 };
 
 static ptac_reason accepts_dot(const ptac_call *call)
@@ -38,6 +41,13 @@ static ptac_reason accepts_stream(const ptac_call *call)
     return ptac_product_accepts_stream(&all.first);
 }
 
+static ptac_reason accepts_turned(const ptac_call *call)
+{
+    const ptac_product_batch all = ptac_product_batch_of(call);
+
+    return ptac_product_accepts_turned(&all.first);
+}
+
 static ptac_status run_dot(const ptac_call *call)
 {
     const ptac_product_batch all = ptac_product_batch_of(call);
@@ -59,6 +69,15 @@ static ptac_status run_stream(const ptac_call *call)
     return ptac_product_batch_run(&all, &WAYS[PTAC_PRODUCT_STREAM]);
 }
 
+static ptac_status run_turned(const ptac_call *call)
+{
+    const ptac_product_batch all = ptac_product_batch_of(call);
+
+    return ptac_product_batch_run(&all, &WAYS[PTAC_PRODUCT_TURNED]);
+}
+
+#define TURNED_ROWS(id)                                                                \
+    PTAC_ROW(id, "turned_" ISA, PTAC_CLOSE, NEEDS, accepts_turned, run_turned)
 #define ROWS(id)                                                                       \
     PTAC_ROW(id, "dot_" ISA, PTAC_CLOSE, NEEDS, accepts_dot, run_dot)                  \
     PTAC_ROW(id, "stream_" ISA, PTAC_CLOSE, NEEDS, accepts_stream, run_stream)         \
@@ -68,3 +87,5 @@ ROWS(MM)
 ROWS(ADDMM)
 ROWS(BMM)
 ROWS(BADDBMM)
+TURNED_ROWS(MM)
+TURNED_ROWS(ADDMM)

@@ -30,7 +30,7 @@ def is_known() -> None:
 
 def tensors() -> tuple[Tensor, Tensor, Tensor]:
     torch.manual_seed(0)
-    return torch.randn(20), torch.randn(9, 33), torch.randn(20, 33).t()
+    return torch.randn(20), torch.randn(18, 33), torch.randn(20, 33).t()
 
 
 @lru_cache
@@ -53,7 +53,7 @@ def test_contract(row: str, size: tuple[int, int, int]) -> None:
     with switching.accelerated(OP, row=row):
         hits = switching.hits(OP)
         contract.hold(layer(size))
-        assert hits.accelerated > 0
+        assert hits.accelerated > 0 or (row.startswith("turned") and size[0] < 16)
 
 
 Call = Callable[[Tensor, Tensor, Tensor], Any]
@@ -63,7 +63,7 @@ SERVED: dict[str, Call] = {
     "method": lambda b, x, w: b.addmm(x, w),
     "ones": lambda b, x, w: torch.addmm(b, x, w, beta=1.0, alpha=1),
     "linear": lambda b, x, w: F.linear(x, w.t(), b),
-    "three dimensions": lambda b, x, w: F.linear(x.view(3, 3, 33), w.t(), b),
+    "three dimensions": lambda b, x, w: F.linear(x.view(3, 6, 33), w.t(), b),
     "module": lambda b, x, w: _module(b, w)(x).detach(),
 }
 STOCKS: dict[str, tuple[Call, str]] = {
@@ -75,7 +75,7 @@ STOCKS: dict[str, tuple[Call, str]] = {
         "argument",
     ),
     "sum of matrices": (
-        lambda b, x, w: torch.addmm(b.expand(9, 20), x, w),
+        lambda b, x, w: torch.addmm(b.expand(18, 20), x, w),
         "argument",
     ),
     "one for all": (lambda b, x, w: torch.addmm(b[:1], x, w), "argument"),
@@ -176,13 +176,13 @@ def test_autograd_is_torchs() -> None:
         hits = switching.hits(OP)
         ours = second()
         assert hits.accelerated == 1
-        mapped = torch.vmap(lambda row: torch.addmm(b, row, w))(x.view(3, 3, 33))
+        mapped = torch.vmap(lambda row: torch.addmm(b, row, w))(x.view(3, 6, 33))
         with torch.autocast("cpu", torch.bfloat16):
             assert torch.addmm(b, x, w).dtype is torch.bfloat16
         assert torch.addmm(*(t.to("meta") for t in (b, x, w))).is_meta
     torch.testing.assert_close(ours, stock, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(
-        mapped.view(9, 20), torch.addmm(b, x, w), rtol=1e-5, atol=1e-5
+        mapped.view(18, 20), torch.addmm(b, x, w), rtol=1e-5, atol=1e-5
     )
 
 

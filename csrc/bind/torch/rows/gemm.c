@@ -35,6 +35,10 @@ static const ptac_product_way *own_way(ptac_gemm provider)
         return &ptac_products_avx2[PTAC_PRODUCT_PACKED];
     case PTAC_GEMM_PACKED_AVX512:
         return &ptac_products_avx512[PTAC_PRODUCT_PACKED];
+    case PTAC_GEMM_TURNED_AVX2:
+        return &ptac_products_avx2[PTAC_PRODUCT_TURNED];
+    case PTAC_GEMM_TURNED_AVX512:
+        return &ptac_products_avx512[PTAC_PRODUCT_TURNED];
     default:
         break;
     }

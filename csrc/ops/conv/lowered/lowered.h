@@ -13,11 +13,10 @@
 #define PTAC_OPS_CONV_LOWERED_LOWERED_H
 
 #include "ops/conv/conv2d.h"
+#include "ops/product/panels.h"
 
 enum {
     PTAC_LOWERED_AXES = 3,
-    PTAC_LOWERED_ODD = 4,
-    PTAC_LOWERED_TERMS = 192, /* at once, of which the first cache holds a panel */
 };
 
 /* What a place of one axis meets: element place * stride - pad + tap * dilation. */
@@ -25,37 +24,27 @@ typedef struct ptac_lowered_axis {
     int n, n_places, n_taps, stride, pad, dilation;
 } ptac_lowered_axis;
 
-/* A group of an image, or of images whose places lie side by side. */
+/* A group of an image. */
 typedef struct ptac_lowered {
     ptac_lowered_axis along[PTAC_LOWERED_AXES]; /* depth, rows, columns */
-    int64_t n_images, n_places;                 /* of all of them */
     int64_t n_taps, n_channels;
-    const float
-        *image; /* [channels, d, h, w], or in channels_last [d, h, w, channels] */
-    int64_t next_image; /* from each to the next */
-    int64_t pixel;      /* likewise in channels_last */
+    const float *image; /* [channels, d, h, w]; [d, h, w, channels] in channels_last */
+    int64_t pixel;      /* from each to the next in channels_last */
     float *columns;     /* terms by places: [channels, taps], or [taps, channels] */
-    int most_odd;       /* places that are computed alone */
-    int64_t n_rows, n_terms;
-    const float *weight;        /* [rows, terms] */
-    const float *scale, *shift; /* of rows, or NULL */
-    float least, most;
-    float *y; /* [rows, places] */
+    ptac_panels product;
 } ptac_lowered;
 
 /* For each level of instructions. */
 typedef struct ptac_lowered_way {
-    int n_lanes, n_panel; /* places of a vector, of a panel */
+    const ptac_panels_way *product;
     /* Channels [begin, end) into columns. */
     void (*lower)(int64_t begin, int64_t end, void *lowered);
     void (*lower_last)(int64_t begin, int64_t end, void *lowered); /* channels_last */
-    void (*multiply)(const ptac_lowered *lowered);
-    /* Rows [n_rows, n_places] of one image to [n_places, n_rows], to_row apart. */
-    void (*turn)(const ptac_lowered *lowered, const float *rows, float *to,
-                 int64_t to_row);
 } ptac_lowered_way;
 
 ptac_reason ptac_lowered_accepts(const ptac_call *call);
+/* One image, to many channels; or any images of a few places. */
+bool ptac_lowered_pays(const ptac_call *call);
 ptac_status ptac_lowered_run(const ptac_call *call, const ptac_lowered_way *way);
 
 #endif

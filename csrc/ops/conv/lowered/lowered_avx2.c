@@ -6,9 +6,12 @@
 #if defined(__x86_64__)
 #include "ops/math/lanes_avx2.h"
 
-#define LOWERED_REGISTERS 16
-#define LOWERED_WAY       lowered_avx2
-#include "ops/conv/lowered/lowered_tpl.h"
+#include "ops/conv/lowered/lowered_columns_tpl.h"
+
+#include "ops/conv/lowered/lowered_columns_last_tpl.h" /* goes by the one above */
+
+static const ptac_lowered_way lowered_avx2 = {&ptac_panels_avx2, lower_channels,
+                                              lower_channels_last};
 
 static ptac_status run_avx2(const ptac_call *call)
 {
@@ -16,5 +19,5 @@ static ptac_status run_avx2(const ptac_call *call)
 }
 
 PTAC_ROW(CONV2D, "lowered_avx2", PTAC_CLOSE, PTAC_CPU_AVX2, ptac_lowered_accepts,
-         run_avx2, .spreads = true)
+         run_avx2, .spreads = true, .pays = ptac_lowered_pays)
 #endif

@@ -5,8 +5,7 @@
  */
 
 /* The channels of the pixel that a place meets by a tap; NULL: padding. */
-INLINE const float *pixel_of(const ptac_lowered *l, const float *image, int64_t tap,
-                             int64_t place)
+INLINE const float *pixel_of(const ptac_lowered *l, int64_t tap, int64_t place)
 {
     int64_t at = 0, n = 1;
 
@@ -22,7 +21,7 @@ INLINE const float *pixel_of(const ptac_lowered *l, const float *image, int64_t 
         tap /= a->n_taps;
         place /= a->n_places;
     }
-    return image + at * l->pixel;
+    return l->image + at * l->pixel;
 }
 
 /* Channels [begin, end) of up to LANES neighbouring places by a tap. */
@@ -47,23 +46,17 @@ INLINE void lower_pixels(const float *pixels[LANES], int n_pixels, int64_t begin
 TARGET static void lower_channels_last(int64_t begin, int64_t end, void *context)
 {
     const ptac_lowered *l = context;
-    const int64_t n_places = l->n_places / l->n_images;
 
     for (int64_t tap = 0; tap < l->n_taps; tap++) {
-        float *columns = l->columns + tap * l->n_channels * l->n_places;
+        float *columns = l->columns + tap * l->n_channels * l->product.n_places;
 
-        for (int64_t place = 0; place < l->n_places; place += LANES) {
-            const int n = at_most_lanes(l->n_places - place);
+        for (int64_t place = 0; place < l->product.n_places; place += LANES) {
+            const int n = at_most_lanes(l->product.n_places - place);
             const float *pixels[LANES];
 
-            for (int i = 0; i < LANES; i++) {
-                const int64_t image = (place + i) / n_places;
-
-                pixels[i] = i < n ? pixel_of(l, l->image + image * l->next_image, tap,
-                                             (place + i) % n_places)
-                                  : NULL;
-            }
-            lower_pixels(pixels, n, begin, end, columns + place, l->n_places);
+            for (int i = 0; i < LANES; i++)
+                pixels[i] = i < n ? pixel_of(l, tap, place + i) : NULL;
+            lower_pixels(pixels, n, begin, end, columns + place, l->product.n_places);
         }
     }
 }

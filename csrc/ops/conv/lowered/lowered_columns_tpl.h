@@ -139,12 +139,9 @@ TARGET static void lower_channels(int64_t begin, int64_t end, void *context)
 {
     const ptac_lowered *l = context;
     const int64_t channel = (int64_t)l->along[0].n * l->along[1].n * l->along[2].n;
-    const int64_t n_places = l->n_places / l->n_images;
 
     for (int64_t i = begin; i < end; i++)
         for (int64_t tap = 0; tap < l->n_taps; tap++)
-            for (int64_t image = 0; image < l->n_images; image++)
-                lower_tap(l, tap, l->image + image * l->next_image + i * channel,
-                          l->columns + (i * l->n_taps + tap) * l->n_places +
-                              image * n_places);
+            lower_tap(l, tap, l->image + i * channel,
+                      l->columns + (i * l->n_taps + tap) * l->product.n_places);
 }

@@ -1,71 +1,81 @@
 /*
- * lowered_tpl.h - rows of weights times columns.
+ * panels_tpl.h - rows of weights, where they lie, times columns.
  *
  * Lanes are neighbouring places. A panel of up to PANEL_VECTORS vectors of them, with
  * some terms, is laid out for the first cache; blocks of rows pass by, whose weights
  * come one by one to all lanes from where they lie. The block behind is fetched
- * meanwhile. Up to PTAC_LOWERED_ODD places that are left over are sums over lanes of
- * terms instead: of an image of 7x7 a fourth vector would hold a single place.
+ * meanwhile. Up to PTAC_MOST_ODD places that are left over are sums over lanes of terms
+ * instead: of an image of 7x7 a fourth vector would hold a single place.
  *
- * The includer defines, besides lanes, LOWERED_REGISTERS, how many vectors fit into
- * registers, and LOWERED_WAY.
+ * The includer defines, besides lanes, PRODUCT_REGISTERS, how many vectors fit into
+ * registers, and PANELS_WAY.
  */
 #include "core/host.h"
-#include "ops/conv/lowered/lowered_block_tpl.h"
-#include "ops/conv/lowered/lowered_columns_tpl.h"
-
-#include "ops/conv/lowered/lowered_columns_last_tpl.h"
 #include "ops/math/turned_tpl.h"
+#include "ops/product/panels.h"
+#include "ops/product/panels_block_tpl.h"
 
 enum {
     PANEL = PANEL_VECTORS * LANES,
+    PANEL_TERMS = 192,    /* at once, of which the first cache holds a panel */
     ODD_TERMS = 1024,     /* at once, where there are no other places */
+    HELD_ROWS = 512,      /* whose weights of a panel's terms the second cache holds */
     SHARE_ROWS = 64,      /* at least, or threads share panels */
     SHARE_WORK = 1 << 18, /* multiply-adds that are worth a thread */
 };
 
 /* Places from first on: whole vectors but for the last one, and odd ones behind it. */
 typedef struct panel {
-    _Alignas(64) float places[PTAC_LOWERED_TERMS * PANEL]; /* [terms, vectors] */
-    _Alignas(64) float odd[PTAC_LOWERED_ODD * ODD_TERMS];  /* [places, terms] */
-    int64_t begin, end;                                    /* these terms */
+    _Alignas(64) float places[PANEL_TERMS * PANEL];    /* [terms, vectors] */
+    _Alignas(64) float odd[PTAC_MOST_ODD * ODD_TERMS]; /* [places, terms] */
+    int64_t begin, end;                                /* these terms */
     int64_t first;
     int n_vectors, n_last, n_odd;
 } panel;
 
 /* Some rows of a panel's sums. */
 typedef struct block {
-    const ptac_lowered *lowered;
+    const ptac_panels *product;
     const panel *panel;
     int64_t row;
     const float *weight, *next; /* of the panel's terms; of those that come next */
 } block;
 
-static int64_t panels_of(const ptac_lowered *l)
+INLINE int64_t cut(int64_t n, int64_t i, int64_t n_parts)
 {
-    const int64_t n = l->n_places - l->most_odd;
-
-    return n > 0 ? ptac_parts(n, PANEL) : 1;
+    return n * i / n_parts;
 }
 
-/* The last one has all that is left. */
-INLINE void place_panel(const ptac_lowered *l, int64_t i, panel *p)
+/* Of places that are not odd. */
+INLINE int64_t vectors_of(const ptac_panels *l)
 {
-    const bool is_last = i + 1 == panels_of(l);
-    const int n = is_last ? (int)(l->n_places - i * PANEL) : PANEL;
+    const int64_t rest = l->n_places % LANES;
 
-    p->first = i * PANEL;
-    p->n_vectors = n / LANES < PANEL_VECTORS ? n / LANES : PANEL_VECTORS;
-    p->n_last = LANES;
-    p->n_odd = n - p->n_vectors * LANES;
-    if (p->n_odd > l->most_odd) {
-        p->n_last = p->n_odd;
-        p->n_odd = 0;
-        p->n_vectors++;
-    }
+    return l->n_places / LANES + (rest > l->most_odd);
 }
 
-INLINE void lay_out(const ptac_lowered *l, panel *p)
+INLINE int64_t panels_of(const ptac_panels *l)
+{
+    const int64_t n = ptac_parts(vectors_of(l), PANEL_VECTORS);
+
+    return n > 0 ? n : 1;
+}
+
+/* Each has as many vectors as others, or one more; the last one has the odd places. */
+INLINE void place_panel(const ptac_panels *l, int64_t i, panel *p)
+{
+    const int64_t n_panels = panels_of(l), n_vectors = vectors_of(l);
+    const int64_t first = cut(n_vectors, i, n_panels);
+    const int64_t last = cut(n_vectors, i + 1, n_panels);
+    const int64_t left = l->n_places - last * LANES;
+
+    p->first = first * LANES;
+    p->n_vectors = (int)(last - first);
+    p->n_last = left < 0 ? (int)(left + LANES) : LANES;
+    p->n_odd = i + 1 == n_panels && left > 0 ? (int)left : 0;
+}
+
+INLINE void lay_out(const ptac_panels *l, panel *p)
 {
     const int whole = p->n_vectors - (p->n_last < LANES);
     const float *from = l->columns + p->begin * l->n_places + p->first;
@@ -88,7 +98,7 @@ INLINE void lay_out(const ptac_lowered *l, panel *p)
 /* A sum of row i of a block: scaled, shifted, bounded; NaN stays. */
 INLINE vec finished(const block *b, int i, vec sum)
 {
-    const ptac_lowered *l = b->lowered;
+    const ptac_panels *l = b->product;
 
     if (l->scale)
         sum = v_mul(sum, v_set(l->scale[b->row + i]));
@@ -110,14 +120,14 @@ INLINE void give(const block *b, int i, bool are_first, bool are_last, vec sum,
 
 INLINE float *result_of(const block *b, int i)
 {
-    return b->lowered->y + (b->row + i) * b->lowered->n_places + b->panel->first;
+    return b->product->y + (b->row + i) * b->product->n_places + b->panel->first;
 }
 
 /* A function by whether terms are the first and the last, in each case as constants. */
 #define BY_TERMS(function, ...)                                                        \
     do {                                                                               \
         const bool are_first = b->panel->begin == 0;                                   \
-        const bool are_last = b->panel->end == b->lowered->n_terms;                    \
+        const bool are_last = b->panel->end == b->product->n_terms;                    \
                                                                                        \
         if (are_first && are_last)                                                     \
             function(__VA_ARGS__, true, true);                                         \
@@ -134,7 +144,7 @@ INLINE void give_vectors(int rows, const block *b, const float *sums, bool are_f
                          bool are_last)
 {
     const int n_vectors = b->panel->n_vectors, n_last = b->panel->n_last;
-    const int64_t row = b->lowered->n_places;
+    const int64_t row = b->product->n_places;
     float *y = result_of(b, 0);
 
     for (int i = 0; i < rows; i++, y += row) {
@@ -156,7 +166,7 @@ INLINE void sum_vectors(const block *b)
     sum_blocks[p->n_vectors](&(block_place){
         .weight = b->weight,
         .next = b->next,
-        .row = b->lowered->n_terms,
+        .row = b->product->weight_row,
         .panel = p->places,
         .n_terms = p->end - p->begin,
         .sums = sums,
@@ -185,7 +195,7 @@ INLINE void sum_vectors_of_row(const block *b)
 INLINE void give_odd(int rows, const block *b, int odd, const vec *sums, bool are_first,
                      bool are_last)
 {
-    const int64_t row = b->lowered->n_places;
+    const int64_t row = b->product->n_places;
     float *y = result_of(b, 0) + b->panel->n_vectors * LANES + odd;
 
 #pragma GCC unroll 8
@@ -198,7 +208,7 @@ INLINE void sum_odd(int rows, const block *b, int odd)
 {
     const panel *p = b->panel;
     const float *terms = p->odd + odd * ODD_TERMS, *weight = b->weight;
-    const int64_t row = b->lowered->n_terms;
+    const int64_t row = b->product->weight_row;
     vec sums[BLOCK_ROWS];
 
 #pragma GCC unroll 8
@@ -234,17 +244,17 @@ TARGET static __attribute__((noinline)) void sum_one_row(const block *b)
 }
 
 /* Rows [first, last) of a panel whose terms are laid out. */
-INLINE void sum_rows(const ptac_lowered *l, const panel *p, int64_t first, int64_t last)
+INLINE void sum_rows(const ptac_panels *l, const panel *p, int64_t first, int64_t last)
 {
-    block b = {.lowered = l, .panel = p, .row = first};
+    block b = {.product = l, .panel = p, .row = first};
 
     while (b.row < last) {
         const bool is_whole = last - b.row >= BLOCK_ROWS;
         const int64_t n = is_whole ? BLOCK_ROWS : 1;
 
-        b.weight = l->weight + b.row * l->n_terms + p->begin;
-        b.next = b.row + n < last ? b.weight + n * l->n_terms
-                                  : l->weight + first * l->n_terms + p->end;
+        b.weight = l->weight + b.row * l->weight_row + p->begin;
+        b.next = b.row + n < last ? b.weight + n * l->weight_row
+                                  : l->weight + first * l->weight_row + p->end;
         if (is_whole)
             sum_whole_block(&b);
         else
@@ -255,38 +265,45 @@ INLINE void sum_rows(const ptac_lowered *l, const panel *p, int64_t first, int64
 
 /* Rows and panels, cut for threads. */
 typedef struct shares {
-    const ptac_lowered *lowered;
+    const ptac_panels *product;
     int64_t n_down, n_across;
 } shares;
 
-INLINE int64_t cut(int64_t n, int64_t i, int64_t n_parts)
+/* Rows [first, last) of panels [first_panel, last_panel). */
+INLINE void multiply_rows(const ptac_panels *l, int64_t first, int64_t last,
+                          int64_t first_panel, int64_t last_panel)
 {
-    return n * i / n_parts;
-}
-
-TARGET static void multiply_share(const shares *s, int64_t i)
-{
-    const ptac_lowered *l = s->lowered;
-    const int64_t down = i / s->n_across, across = i % s->n_across;
-    const int64_t n_blocks = ptac_parts(l->n_rows, BLOCK_ROWS);
-    const int64_t row = cut(n_blocks, down, s->n_down) * BLOCK_ROWS;
-    const int64_t last_row =
-        ptac_least(l->n_rows, cut(n_blocks, down + 1, s->n_down) * BLOCK_ROWS);
-    const int64_t n_panels = panels_of(l);
-    const int64_t at_once = l->n_places > l->most_odd ? PTAC_LOWERED_TERMS : ODD_TERMS;
+    const int64_t at_once = l->n_places > l->most_odd ? PANEL_TERMS : ODD_TERMS;
     const int64_t n_times = ptac_parts(l->n_terms, at_once);
     panel p;
 
     for (int64_t t = 0; t < n_times; t++) {
         p.begin = cut(l->n_terms, t, n_times);
         p.end = cut(l->n_terms, t + 1, n_times);
-        for (int64_t j = cut(n_panels, across, s->n_across);
-             j < cut(n_panels, across + 1, s->n_across); j++) {
+        for (int64_t j = first_panel; j < last_panel; j++) {
             place_panel(l, j, &p);
             lay_out(l, &p);
-            sum_rows(l, &p, row, last_row);
+            sum_rows(l, &p, first, last);
         }
     }
+}
+
+/* Some rows after the others, whose weights the second cache holds for all panels. */
+TARGET static void multiply_share(const shares *s, int64_t i)
+{
+    const ptac_panels *l = s->product;
+    const int64_t down = i / s->n_across, across = i % s->n_across;
+    const int64_t n_blocks = ptac_parts(l->n_rows, BLOCK_ROWS);
+    const int64_t first = cut(n_blocks, down, s->n_down) * BLOCK_ROWS;
+    const int64_t end = cut(n_blocks, down + 1, s->n_down) * BLOCK_ROWS;
+    const int64_t n_panels = panels_of(l);
+    const int64_t first_panel = cut(n_panels, across, s->n_across);
+    const int64_t last_panel = cut(n_panels, across + 1, s->n_across);
+    const int64_t at_once = last_panel - first_panel > 1 ? HELD_ROWS : l->n_rows;
+
+    for (int64_t row = first; row < end; row += at_once)
+        multiply_rows(l, row, ptac_least(ptac_least(row + at_once, end), l->n_rows),
+                      first_panel, last_panel);
 }
 
 static void multiply_some(int64_t begin, int64_t end, void *context)
@@ -295,7 +312,7 @@ static void multiply_some(int64_t begin, int64_t end, void *context)
         multiply_share(context, i);
 }
 
-static void multiply(const ptac_lowered *l)
+TARGET static void multiply(const ptac_panels *l)
 {
     const int64_t n_worth = l->n_rows * l->n_places * l->n_terms / SHARE_WORK;
     const int64_t n = ptac_least(ptac_the_host.n_threads(), n_worth > 0 ? n_worth : 1);
@@ -308,24 +325,21 @@ static void multiply(const ptac_lowered *l)
     ptac_parallel_for(0, n, 1, multiply_some, &s);
 }
 
-TARGET static void turn(const ptac_lowered *l, const float *rows, float *to,
-                        int64_t to_row)
+TARGET static void turn(const ptac_turned *t)
 {
-    const int64_t n_places = l->n_places / l->n_images;
+    for (int64_t row = 0; row < t->n_rows; row += LANES) {
+        const int n_rows = at_most_lanes(t->n_rows - row);
 
-    for (int64_t row = 0; row < l->n_rows; row += LANES) {
-        const int n_rows = at_most_lanes(l->n_rows - row);
-
-        FOR_LANES(place, count, 0, n_places, {
+        FOR_LANES(column, count, 0, t->n_columns, {
             vec turned[LANES];
 
-            load_turned(rows + row * l->n_places + place, l->n_places, n_rows, count,
-                        turned);
+            load_turned(t->from + row * t->from_row + column, t->from_row, n_rows,
+                        count, turned);
             for (int i = 0; i < count; i++)
-                v_store_first(to + (place + i) * to_row + row, turned[i], n_rows);
+                v_store_first(t->to + (column + i) * t->to_row + row, turned[i],
+                              n_rows);
         });
     }
 }
 
-static const ptac_lowered_way LOWERED_WAY = {
-    LANES, PANEL, lower_channels, lower_channels_last, multiply, turn};
+const ptac_panels_way PANELS_WAY = {multiply, turn};

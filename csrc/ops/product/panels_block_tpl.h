@@ -1,5 +1,5 @@
 /*
- * lowered_block_tpl.h - a block of rows times a panel, summed in registers.
+ * panels_block_tpl.h - a block of rows times a panel, summed in registers.
  *
  *     registers of sums        8 rows of AVX-512: 0 to 23    4 rows of AVX2: 0 to 11
  *     the panel's vectors                        24 to 26                   12 to 14
@@ -9,7 +9,7 @@
  * moves sums of the same loop in intrinsics, and takes pointers to rows from memory.
  */
 enum {
-    BLOCK_ROWS = LOWERED_REGISTERS == 32 ? 8 : 4,
+    BLOCK_ROWS = PRODUCT_REGISTERS == 32 ? 8 : 4,
     PANEL_VECTORS = 3,
     LINE = 64,
 };
@@ -23,7 +23,7 @@ typedef struct block_place {
     float *sums; /* [rows, vectors] */
 } block_place;
 
-#if LOWERED_REGISTERS == 32
+#if PRODUCT_REGISTERS == 32
 #define REG  "%%zmm"
 #define SIZE "64"
 #define X0   REG "24"
@@ -51,7 +51,7 @@ typedef struct block_place {
     DO("(%[weight_3], %[row], 2)", 15, 16, 17)                                         \
     DO("(%[weight], %[row_3], 2)", 18, 19, 20)                                         \
     DO("(%[weight_3], %[row], 4)", 21, 22, 23)
-#if LOWERED_REGISTERS == 32
+#if PRODUCT_REGISTERS == 32
 #define EACH(DO) EACH_OF_8(DO)
 #else
 #define EACH(DO) EACH_OF_4(DO)
@@ -102,7 +102,7 @@ typedef struct block_place {
 #define CLOBBERED_16                                                                   \
     "memory", "cc", "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7",    \
         "xmm8", "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15"
-#if LOWERED_REGISTERS == 32
+#if PRODUCT_REGISTERS == 32
 #define CLOBBERED                                                                      \
     CLOBBERED_16, "xmm16", "xmm17", "xmm18", "xmm19", "xmm20", "xmm21", "xmm22",       \
         "xmm23", "xmm24", "xmm25", "xmm26", "xmm27"
