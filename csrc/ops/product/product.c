@@ -42,6 +42,13 @@ ptac_reason ptac_product_accepts_turned(const ptac_product *product)
                : PTAC_TAKE;
 }
 
+bool ptac_product_turned_pays(int64_t m, int n_lanes)
+{
+    const int64_t rest = m % n_lanes;
+
+    return rest == 0 || rest >= n_lanes - n_lanes / 4;
+}
+
 /*
  * How a and b lie: "n" row by row, "t" column by column. nt is a layer's forward, nn
  * the gradient of its input, tn that of its weight.

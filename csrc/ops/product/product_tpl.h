@@ -48,6 +48,11 @@ static ptac_reason accepts_turned(const ptac_call *call)
     return ptac_product_accepts_turned(&all.first);
 }
 
+static bool turned_pays(const ptac_call *call)
+{
+    return ptac_product_turned_pays(ptac_product_batch_of(call).first.m, LANES);
+}
+
 static ptac_status run_dot(const ptac_call *call)
 {
     const ptac_product_batch all = ptac_product_batch_of(call);
@@ -77,7 +82,8 @@ static ptac_status run_turned(const ptac_call *call)
 }
 
 #define TURNED_ROWS(id)                                                                \
-    PTAC_ROW(id, "turned_" ISA, PTAC_CLOSE, NEEDS, accepts_turned, run_turned)
+    PTAC_ROW(id, "turned_" ISA, PTAC_CLOSE, NEEDS, accepts_turned, run_turned,         \
+             .pays = turned_pays)
 #define ROWS(id)                                                                       \
     PTAC_ROW(id, "dot_" ISA, PTAC_CLOSE, NEEDS, accepts_dot, run_dot)                  \
     PTAC_ROW(id, "stream_" ISA, PTAC_CLOSE, NEEDS, accepts_stream, run_stream)         \

@@ -5,6 +5,7 @@
 
 #include "bind/torch/dispatch.h"
 #include "bind/torch/rows/bf16.h"
+#include "ops/product/product.h"
 
 /*
  * With and without gradients, and an activation. On CUDA, where all have one, it may be
@@ -351,6 +352,26 @@ static ptac_reason accepts_onednn(const ptac_call *call)
     return p->m < PTAC_GEMM_PIECE ? PTAC_SHAPE : PTAC_TAKE;
 }
 
+#if defined(__x86_64__)
+static bool fills(const ptac_call *call, int n_lanes)
+{
+    const int64_t m = ((const ptac_linear_act *)call->params)->m;
+
+    return m >= PTAC_TURNED_LEAST_ROWS && m <= PTAC_TURNED_ROWS &&
+           ptac_product_turned_pays(m, n_lanes);
+}
+
+static bool fills_8(const ptac_call *call)
+{
+    return fills(call, 8);
+}
+
+static bool fills_16(const ptac_call *call)
+{
+    return fills(call, 16);
+}
+#endif
+
 /*
  * The rows of a library, forward and backward: how PTAC_ROW goes on behind them. Our
  * own products are for operands that lie as forward's do: gradients are BLAS's.
@@ -366,13 +387,13 @@ static ptac_reason accepts_onednn(const ptac_call *call)
         forward_##provider, ##__VA_ARGS__)                                             \
     ROW(LINEAR_ACT_BACKWARD, library, provider, backward, level, needs, accepts,       \
         backward_##provider, ##__VA_ARGS__)
-#define OWN_ROWS(way, provider, needs)                                                 \
+#define OWN_ROWS(way, provider, needs, ...)                                            \
     static ptac_status backward_##provider(const ptac_call *call)                      \
     {                                                                                  \
         return backward(call, PTAC_GEMM_BLAS);                                         \
     }                                                                                  \
     ROW(LINEAR_ACT, way, provider, forward, PTAC_CLOSE, needs, ptac_accept_all,        \
-        forward_##provider)                                                            \
+        forward_##provider, ##__VA_ARGS__)                                             \
     PTAC_ROW(LINEAR_ACT_BACKWARD, way, PTAC_CLOSE, needs, ptac_accept_all,             \
              backward_##provider)
 
@@ -384,7 +405,7 @@ OWN_ROWS("dot_avx2", DOT_AVX2, PTAC_CPU_AVX2)
 OWN_ROWS("dot_avx512", DOT_AVX512, PTAC_CPU_AVX512)
 OWN_ROWS("packed_avx2", PACKED_AVX2, PTAC_CPU_AVX2)
 OWN_ROWS("packed_avx512", PACKED_AVX512, PTAC_CPU_AVX512)
-OWN_ROWS("turned_avx2", TURNED_AVX2, PTAC_CPU_AVX2)
-OWN_ROWS("turned_avx512", TURNED_AVX512, PTAC_CPU_AVX512)
+OWN_ROWS("turned_avx2", TURNED_AVX2, PTAC_CPU_AVX2, .pays = fills_8)
+OWN_ROWS("turned_avx512", TURNED_AVX512, PTAC_CPU_AVX512, .pays = fills_16)
 #endif
 ROWS("bf16", BF16, PTAC_FAST, PTAC_CPU_AVX512_BF16, ptac_accept_all, .in_bf16 = true)
