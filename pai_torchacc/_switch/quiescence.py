@@ -11,13 +11,10 @@ is next called.
 
 from __future__ import annotations
 
-import sys
-from itertools import chain
-from traceback import walk_stack
 from typing import Any
 
 
-def is_outside_backward(torch: Any, is_ending: bool) -> bool:
+def is_outside_backward(c: Any, torch: Any, is_ending: bool) -> bool:
     """Whether no thread is in a backward pass.
 
     ``is_ending``: the caller is a callback at the end of one, whose work is done
@@ -26,5 +23,4 @@ def is_outside_backward(torch: Any, is_ending: bool) -> bool:
     if torch._C._current_graph_task_id() != -1 and not is_ending:
         return False
     backward = torch.autograd.graph._engine_run_backward.__code__
-    frames = chain.from_iterable(map(walk_stack, sys._current_frames().values()))
-    return sum(frame.f_code is backward for frame, _ in frames) <= is_ending
+    return c.frames_of(backward) <= is_ending

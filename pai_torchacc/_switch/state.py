@@ -248,7 +248,7 @@ def drain(is_ending: bool = False, patience_s: float = _PATIENCE_S) -> bool:
 
 def _take_out(c: Any, torch: Any, is_ending: bool, patience_s: float) -> None:
     until = time.monotonic() + patience_s
-    while quiescence.is_outside_backward(torch, is_ending):
+    while quiescence.is_outside_backward(c, torch, is_ending):
         if c.override_remove(_leftover(c)):
             _state.draining = False
             return

@@ -388,3 +388,26 @@ def test_switching_under_load(n_threads: int) -> None:
     assert total.accelerated >= 300
     assert "draining" not in ptac.status()[FUSION]
     footprint.assert_same(before, footprint.take())
+
+
+def test_frames_of_all_threads_are_counted() -> None:
+    inside, leave = threading.Barrier(3), threading.Event()
+
+    def waits(depth: int) -> None:
+        if depth:
+            waits(depth - 1)
+        else:
+            inside.wait()
+            leave.wait()
+
+    threads = [threading.Thread(target=waits, args=(depth,)) for depth in (0, 2)]
+    assert _C.frames_of(waits.__code__) == 0
+    for thread in threads:
+        thread.start()
+    inside.wait()
+    found = _C.frames_of(waits.__code__)
+    leave.set()
+    for thread in threads:
+        thread.join()
+    assert found == 1 + 3
+    assert _C.frames_of(waits.__code__) == 0
