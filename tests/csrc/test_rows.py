@@ -184,6 +184,7 @@ def test_a_failure_is_repeated_by_its_last_line(builder: native.Builder) -> None
     assert first == second
 
 
+@pytest.mark.long
 def test_an_operator_without_generator_is_named(builder: native.Builder) -> None:
     program = build_checkrows(builder, name="ungenerated", without="gen_max_pool2d")
     output = failure_of(program, "--cases", "1")

@@ -50,6 +50,7 @@ def test_exact_is_stock() -> None:
     assert switching.python("\n".join(lines), "exact", "2") == ours
 
 
+@pytest.mark.long
 def test_calibration_measures_one_row_at_a_time() -> None:
     """Each case finds its row taken, gradients without those of their forward too."""
     from pai_torchacc.bench import calibrate, cases
