@@ -85,6 +85,13 @@ static const ptac_kernel *look_up(const ptac_call *call, const ptac_shape *shape
     return row;
 }
 
+static __thread bool pinned_pays;
+
+bool ptac_chooser_pinned_pays(void)
+{
+    return pinned_pays;
+}
+
 static uint32_t row_bit(const ptac_kernel *row)
 {
     int n;
@@ -118,7 +125,9 @@ const ptac_kernel *ptac_select(const ptac_call *call, ptac_reason *why)
 
     const ptac_kernel *row = PTAC_LOAD(state->pinned);
 
-    if (!row) {
+    if (row) {
+        pinned_pays = !row->pays || row->pays(call);
+    } else {
         row = look_up(call, &shape, dtype);
         if (row && row->in_bf16 && shape.uses < LEAST_USES)
             row = NULL;

@@ -43,6 +43,12 @@ const ptac_kernel *ptac_select(const ptac_call *call, ptac_reason *why);
 bool ptac_chooser_knows(ptac_op op, const ptac_shape *shape, ptac_dtype dtype,
                         int n_threads, const ptac_kernel **row);
 
+/*
+ * Whether this thread's last call with a pinned row is one for which a table could have
+ * chosen it: see ptac_kernel.pays.
+ */
+bool ptac_chooser_pinned_pays(void);
+
 /* Calls with less work are never served: for call paths that can tell it early. */
 int64_t ptac_chooser_least_work(ptac_op op);
 

@@ -22,7 +22,7 @@ import forkserver
 import pytest
 
 import pai_torchacc as ptac
-from pai_torchacc import _C, fusion
+from pai_torchacc import _C, calibration, fusion
 
 ENVIRONMENT = (
     "PTAC_ENABLE",
@@ -73,6 +73,21 @@ def best_row(op: str) -> str:
     row = _C.preferred_row(op)
     assert row, f"{op} has no row that this CPU can run"
     return row
+
+
+def table_of(folder: Path, rows: Iterable[tuple[str, str]], ratio: float = 2) -> Path:
+    """A calibration table that names a row of each operator at all its places."""
+    kinds = {name: kinds for name, kinds, _ in _C.operators()}
+    lines = [",".join(calibration.COLUMNS)]
+    lines += [
+        f"{op},{kind},float32,{n_threads},0,{row},{ratio},100"
+        for op, row in rows
+        for kind in kinds[op]
+        for n_threads in (1, 2)
+    ]
+    path = folder / "table.csv"
+    path.write_text("\n".join(lines) + "\n")
+    return path
 
 
 @contextmanager

@@ -8,6 +8,8 @@
  * A term costs a row one load and up to three multiply-adds. Assembly, because gcc 12
  * moves sums of the same loop in intrinsics, and takes pointers to rows from memory.
  */
+#include "ops/product/product_registers.h"
+
 enum {
     BLOCK_ROWS = PRODUCT_REGISTERS == 32 ? 8 : 4,
     PANEL_VECTORS = 3,
@@ -24,19 +26,21 @@ typedef struct block_place {
 } block_place;
 
 #if PRODUCT_REGISTERS == 32
-#define REG  "%%zmm"
-#define SIZE "64"
-#define X0   REG "24"
-#define X1   REG "25"
-#define X2   REG "26"
-#define ONE  REG "27"
+#define VECTORS VECTORS_32
+#define REG     "%%zmm"
+#define SIZE    "64"
+#define X0      REG "24"
+#define X1      REG "25"
+#define X2      REG "26"
+#define ONE     REG "27"
 #else
-#define REG  "%%ymm"
-#define SIZE "32"
-#define X0   REG "12"
-#define X1   REG "13"
-#define X2   REG "14"
-#define ONE  REG "15"
+#define VECTORS VECTORS_16
+#define REG     "%%ymm"
+#define SIZE    "32"
+#define X0      REG "12"
+#define X1      REG "13"
+#define X2      REG "14"
+#define ONE     REG "15"
 #endif
 
 /* DO(where a row's weight is, registers of its sums). */
@@ -99,17 +103,6 @@ typedef struct block_place {
                   "decq %[n_terms]\n\t"                                                \
                   "jnz 1b\n\t" EACH(STORE_##n)
 
-#define CLOBBERED_16                                                                   \
-    "memory", "cc", "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7",    \
-        "xmm8", "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15"
-#if PRODUCT_REGISTERS == 32
-#define CLOBBERED                                                                      \
-    CLOBBERED_16, "xmm16", "xmm17", "xmm18", "xmm19", "xmm20", "xmm21", "xmm22",       \
-        "xmm23", "xmm24", "xmm25", "xmm26", "xmm27"
-#else
-#define CLOBBERED CLOBBERED_16
-#endif
-
 #define BLOCK(n)                                                                       \
     TARGET static void sum_block_##n(const block_place *b)                             \
     {                                                                                  \
@@ -127,7 +120,7 @@ typedef struct block_place {
               [n_rows] "+&r"(n_rows)                                                   \
             : [row] "r"(row), [row_3] "r"(3 * row),                                    \
               [back] "r"(LINE - BLOCK_ROWS * row), [all_rows] "i"(BLOCK_ROWS)          \
-            : CLOBBERED);                                                              \
+            : "memory", "cc", VECTORS);                                                \
     }
 BLOCK(1)
 BLOCK(2)
@@ -138,8 +131,6 @@ static void (*const sum_blocks[PANEL_VECTORS + 1])(const block_place *) = {
     NULL, sum_block_1, sum_block_2, sum_block_3};
 
 #undef BLOCK
-#undef CLOBBERED
-#undef CLOBBERED_16
 #undef SUM
 #undef FETCH
 #undef STORE_3
@@ -167,3 +158,4 @@ static void (*const sum_blocks[PANEL_VECTORS + 1])(const block_place *) = {
 #undef X0
 #undef SIZE
 #undef REG
+#undef VECTORS

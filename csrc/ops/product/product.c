@@ -46,7 +46,8 @@ bool ptac_product_turned_pays(int64_t m, int n_lanes)
 {
     const int64_t rest = m % n_lanes;
 
-    return rest == 0 || rest >= n_lanes - n_lanes / 4;
+    return m >= PTAC_TURNED_LEAST_ROWS && m <= PTAC_TURNED_ROWS &&
+           (rest == 0 || rest >= n_lanes - n_lanes / 4);
 }
 
 /*

@@ -93,7 +93,7 @@ ptac_reason ptac_product_accepts_dot(const ptac_product *product);
 ptac_reason ptac_product_accepts_packed(const ptac_product *product);
 ptac_reason ptac_product_accepts_stream(const ptac_product *product);
 ptac_reason ptac_product_accepts_turned(const ptac_product *product);
-/* Whether so many rows fill their last vector of as many lanes, or nearly. */
+/* Whether so many rows are computed, and fill their last vector of lanes, or nearly. */
 bool ptac_product_turned_pays(int64_t m, int n_lanes);
 
 #endif

@@ -11,6 +11,8 @@
  * A term costs a row one load and two multiply-adds. Assembly, because gcc 12 spills
  * sums of the same loop in intrinsics.
  */
+#include "ops/product/product_registers.h"
+
 enum {
     TILE_ROWS = PRODUCT_REGISTERS == 32 ? 14 : 6,
     TILE_COLUMNS = 2 * LANES,
@@ -29,19 +31,21 @@ typedef struct tile_place {
 } tile_place;
 
 #if PRODUCT_REGISTERS == 32
-#define REG  "%%zmm"
-#define HALF "64"
-#define EVEN REG "28"
-#define ODD  REG "29"
-#define LOW  REG "30"
-#define HIGH REG "31"
+#define VECTORS VECTORS_32
+#define REG     "%%zmm"
+#define HALF    "64"
+#define EVEN    REG "28"
+#define ODD     REG "29"
+#define LOW     REG "30"
+#define HIGH    REG "31"
 #else
-#define REG  "%%ymm"
-#define HALF "32"
-#define EVEN REG "12"
-#define ODD  REG "13"
-#define LOW  REG "14"
-#define HIGH REG "15"
+#define VECTORS VECTORS_16
+#define REG     "%%ymm"
+#define HALF    "32"
+#define EVEN    REG "12"
+#define ODD     REG "13"
+#define LOW     REG "14"
+#define HIGH    REG "15"
 #endif
 
 /* DO(row, register of its low sums, of its high sums, of its float). */
@@ -100,18 +104,6 @@ typedef struct tile_place {
                                              "\n\t" EACH_##n(                          \
                                                  ADD_BIAS) "3:\n\t" EACH_##n(STORE)
 
-#define CLOBBERED_16                                                                   \
-    "memory", "cc", "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7",    \
-        "xmm8", "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15"
-#if PRODUCT_REGISTERS == 32
-#define CLOBBERED                                                                      \
-    CLOBBERED_16, "xmm16", "xmm17", "xmm18", "xmm19", "xmm20", "xmm21", "xmm22",       \
-        "xmm23", "xmm24", "xmm25", "xmm26", "xmm27", "xmm28", "xmm29", "xmm30",        \
-        "xmm31"
-#else
-#define CLOBBERED CLOBBERED_16
-#endif
-
 #define TILE(n)                                                                        \
     TARGET static void tile_##n(const tile_place *t)                                   \
     {                                                                                  \
@@ -125,7 +117,7 @@ typedef struct tile_place {
                          : [panel_term] "r"(t->panel_term * (int64_t)sizeof(float)),   \
                            [y_row] "r"(t->y_row * (int64_t)sizeof(float)),             \
                            [adds] "r"((int)t->adds), [bias] "r"(t->bias)               \
-                         : CLOBBERED);                                                 \
+                         : "memory", "cc", VECTORS);                                   \
     }
 TILE(1)
 TILE(2)
@@ -155,8 +147,6 @@ static const tile_fn tiles[TILE_ROWS + 1] = {
 };
 
 #undef TILE
-#undef CLOBBERED
-#undef CLOBBERED_16
 #undef SUM_TILE
 #undef STORE
 #undef ADD_BIAS
@@ -169,3 +159,4 @@ static const tile_fn tiles[TILE_ROWS + 1] = {
 #undef EVEN
 #undef HALF
 #undef REG
+#undef VECTORS

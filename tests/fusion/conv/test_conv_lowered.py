@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import contract
@@ -12,6 +13,9 @@ import torch
 import torch.nn.functional as F
 from toggling import hold_in_threads
 from torch import Tensor, nn
+
+import pai_torchacc as ptac
+from pai_torchacc import _C
 
 ROWS = [row for row in switching.runnable_rows("conv2d") if row.startswith("lowered")]
 
@@ -180,6 +184,45 @@ def test_results_in_channels_last_lie_as_stock_has_them(row: str) -> None:
         ours = F.conv2d(x, w, b, **options)
         assert hits.accelerated == 1
     assert ours.stride() == stock.stride()
+
+
+MANY = (64, 16, 3, 3)
+LAST = torch.channels_last
+
+
+@pytest.mark.parametrize("row", ROWS)
+@pytest.mark.parametrize(
+    ("sizes", "weight", "layout", "pays"),
+    [
+        ((1, 16, 8, 8), MANY, torch.contiguous_format, True),
+        ((1, 16, 8, 8), MANY, LAST, True),
+        ((2, 16, 8, 8), MANY, torch.contiguous_format, False),
+        ((2, 16, 8, 8), MANY, LAST, False),
+        ((1, 16, 8, 8), (63, 16, 3, 3), torch.contiguous_format, False),
+        ((1, 8, 8, 8), (64, 8, 3, 3), LAST, False),
+        ((1, 8, 8, 8), (64, 8, 3, 3), torch.contiguous_format, True),
+        ((5, 24, 1, 1), (6, 24, 1, 1), torch.contiguous_format, True),
+        ((5, 24, 2, 3), (6, 24, 1, 1), torch.contiguous_format, False),
+    ],
+)
+def test_a_table_names_it_for_what_it_is_measured_for(
+    row: str,
+    sizes: tuple[int, ...],
+    weight: tuple[int, ...],
+    layout: Any,
+    pays: bool,
+    tmp_path: Path,
+) -> None:
+    x, w = (torch.randn(s).to(memory_format=layout) for s in (sizes, weight))
+    table = switching.table_of(tmp_path, [("conv2d", row)])
+    with ptac.enable("operator_fusion", calibration=str(table)):
+        hits = switching.hits("conv2d")
+        F.conv2d(x, w)
+        assert hits.accelerated == pays
+        assert hits.forwarded == ({} if pays else {"not measured faster": 1})
+        with switching.pins(["conv2d"], row):
+            F.conv2d(x, w)
+            assert _C.pinned_pays() == pays
 
 
 def test_toggled_while_in_use() -> None:

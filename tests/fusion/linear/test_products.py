@@ -6,6 +6,7 @@ import copy
 import itertools
 from collections.abc import Callable
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import contract
@@ -237,6 +238,30 @@ def test_rows_depend_neither_on_others_nor_on_threads(row: str) -> None:
             assert torch.equal(a @ b, whole)
         finally:
             torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("row", [r for r in ROWS if r.startswith("turned")])
+@pytest.mark.parametrize(
+    ("m", "pays"),
+    [(8, False), (16, True), (17, False), (23, True), (31, True), (32, True),
+     (49, False), (256, True), (272, False)],
+)  # fmt: skip
+def test_turned_products_fill_their_lanes(
+    row: str, m: int, pays: bool, tmp_path: Path
+) -> None:
+    """Eight lanes, or sixteen, of which a quarter may be empty."""
+    x, layer = torch.randn(m, 40), nn.Linear(40, 24)
+    if "avx512" in row and m == 23:
+        pays = False
+    table = switching.table_of(tmp_path, [(op, row) for op in (OP, "linear_act")])
+    with (
+        ptac.enable("operator_fusion", calibration=str(table)),
+        torch.no_grad(),
+    ):
+        found = [switching.hits(op) for op in (OP, "linear_act")]
+        x @ layer.weight.t()
+        layer(x)
+        assert [h.accelerated for h in found] == [pays, pays]
 
 
 @rows

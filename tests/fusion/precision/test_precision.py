@@ -484,17 +484,8 @@ def test_no_shipped_table_claims_it() -> None:
 
 
 def table_of(tmp_path: Path, ratio: float, *, lowered: bool = True) -> Path:
-    kinds = {name: kinds for name, kinds, _ in _C.operators()}
     rows = _C.bf16_rows() if lowered else [("linear_act", "onednn")]
-    lines = [",".join(calibration.COLUMNS)]
-    lines += [
-        f"{op},{kind},float32,1,0,{row},{ratio},100"
-        for op, row in rows
-        for kind in kinds[op]
-    ]
-    path = tmp_path / "table.csv"
-    path.write_text("\n".join(lines) + "\n")
-    return path
+    return switching.table_of(tmp_path, rows, ratio)
 
 
 @needs_bf16

@@ -286,6 +286,9 @@ PTAC_OF_OP(pinned)
     return name_of(ptac_chooser_pinned(op));
 }
 
+/* pinned_pays() -> whether tables could choose the pinned row for the call before. */
+PTAC_GIVES(pinned_pays, PyBool_FromLong(ptac_chooser_pinned_pays()))
+
 /*
  * An operator that is switched on, and its gradient: unless a table or a pin wants
  * them, their overrides are not in the dispatcher.

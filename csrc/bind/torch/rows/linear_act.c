@@ -353,22 +353,14 @@ static ptac_reason accepts_onednn(const ptac_call *call)
 }
 
 #if defined(__x86_64__)
-static bool fills(const ptac_call *call, int n_lanes)
-{
-    const int64_t m = ((const ptac_linear_act *)call->params)->m;
-
-    return m >= PTAC_TURNED_LEAST_ROWS && m <= PTAC_TURNED_ROWS &&
-           ptac_product_turned_pays(m, n_lanes);
-}
-
 static bool fills_8(const ptac_call *call)
 {
-    return fills(call, 8);
+    return ptac_product_turned_pays(((const ptac_linear_act *)call->params)->m, 8);
 }
 
 static bool fills_16(const ptac_call *call)
 {
-    return fills(call, 16);
+    return ptac_product_turned_pays(((const ptac_linear_act *)call->params)->m, 16);
 }
 #endif
 

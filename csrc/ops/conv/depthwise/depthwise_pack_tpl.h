@@ -7,6 +7,7 @@
  * packed in ascending order.
  */
 #include "ops/conv/depthwise/depthwise_plan.h"
+#include "ops/math/turned_tpl.h"
 
 #include <string.h>
 
@@ -114,16 +115,6 @@ INLINE void pack_rows(const ptac_depthwise_plan *plan, const float *plane,
                  spare);
 }
 
-/* m pixels of n_channels planes, a vector of channels each. */
-INLINE void load_pixels(const float *pixels, int64_t plane, int n_channels, int m,
-                        vec vectors[LANES])
-{
-#pragma GCC unroll 16
-    for (int i = 0; i < LANES; i++)
-        vectors[i] = i < n_channels ? v_load_first(pixels + i * plane, m) : v_zero();
-    v_transpose(vectors);
-}
-
 /* n pixels of each plane to vectors of channels, one behind the other. */
 INLINE void transpose_planes(const float *planes, int64_t plane, int n_channels,
                              int64_t n, float *to)
@@ -131,7 +122,7 @@ INLINE void transpose_planes(const float *planes, int64_t plane, int n_channels,
     FOR_LANES(i, m, 0, n, {
         vec vectors[LANES];
 
-        load_pixels(planes + i, plane, n_channels, m, vectors);
+        load_turned(planes + i, plane, n_channels, m, vectors);
         for (int at = 0; at < m; at++)
             v_store(to + (i + at) * LANES, vectors[at]);
     });
@@ -198,7 +189,7 @@ INLINE void pack_planes(const ptac_depthwise_plan *plan, const float *planes,
     FOR_LANES(i, m, (int64_t)rows.begin * w, last, {
         vec vectors[LANES];
 
-        load_pixels(planes + i, (int64_t)plan->h.size * w, n_channels, m, vectors);
+        load_turned(planes + i, (int64_t)plan->h.size * w, n_channels, m, vectors);
         for (int k = 0; k < m; k++) {
             if (column >= begin && column < end)
                 v_store(to + column * step, vectors[k]);

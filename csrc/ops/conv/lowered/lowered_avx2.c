@@ -6,18 +6,8 @@
 #if defined(__x86_64__)
 #include "ops/math/lanes_avx2.h"
 
-#include "ops/conv/lowered/lowered_columns_tpl.h"
-
-#include "ops/conv/lowered/lowered_columns_last_tpl.h" /* goes by the one above */
-
-static const ptac_lowered_way lowered_avx2 = {&ptac_panels_avx2, lower_channels,
-                                              lower_channels_last};
-
-static ptac_status run_avx2(const ptac_call *call)
-{
-    return ptac_lowered_run(call, &lowered_avx2);
-}
-
-PTAC_ROW(CONV2D, "lowered_avx2", PTAC_CLOSE, PTAC_CPU_AVX2, ptac_lowered_accepts,
-         run_avx2, .spreads = true, .pays = ptac_lowered_pays)
+#define ISA        "avx2"
+#define NEEDS      PTAC_CPU_AVX2
+#define PANELS_WAY ptac_panels_avx2
+#include "ops/conv/lowered/lowered_tpl.h"
 #endif

@@ -1,8 +1,8 @@
 /*
  * lowered_columns_last_tpl.h - an image in channels_last into columns: for each tap and
- * channel, what places meet, and 0 where that lies in the padding. It goes by places of
- * lowered_columns_tpl.h.
+ * channel, what places meet, and 0 where that lies in the padding.
  */
+#include "ops/conv/lowered/lowered_columns_tpl.h"
 
 /* The channels of the pixel that a place meets by a tap; NULL: padding. */
 INLINE const float *pixel_of(const ptac_lowered *l, int64_t tap, int64_t place)

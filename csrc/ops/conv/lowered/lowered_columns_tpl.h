@@ -2,6 +2,9 @@
  * lowered_columns_tpl.h - an image into columns: for each channel and tap, what places
  * meet, and 0 where that lies in the padding.
  */
+#ifndef PTAC_OPS_CONV_LOWERED_COLUMNS_TPL_H
+#define PTAC_OPS_CONV_LOWERED_COLUMNS_TPL_H
+
 #include "ops/conv/lowered/lowered.h"
 
 #include <string.h>
@@ -145,3 +148,5 @@ TARGET static void lower_channels(int64_t begin, int64_t end, void *context)
             lower_tap(l, tap, l->image + i * channel,
                       l->columns + (i * l->n_taps + tap) * l->product.n_places);
 }
+
+#endif
