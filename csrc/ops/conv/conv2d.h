@@ -195,8 +195,8 @@ void ptac_conv_bias_gradient(const ptac_view *grad, float *to);
  * A row of convolution for the instruction set that ISA and NEEDS name. Ranks: larger
  * tiles save more, and direct convolution wants few channels.
  */
-#define PTAC_CONV_ROW(id, algorithm, of_rank, of_level, takes, computes)               \
+#define PTAC_CONV_ROW(id, algorithm, of_rank, of_level, takes, computes, ...)          \
     PTAC_ROW(id, algorithm "_" ISA, of_level, NEEDS, takes, computes, .rank = of_rank, \
-             .spreads = true)
+             .spreads = true, ##__VA_ARGS__)
 
 #endif

@@ -44,10 +44,11 @@ ptac_reason ptac_product_accepts_turned(const ptac_product *product)
 
 bool ptac_product_turned_pays(int64_t m, int n_lanes)
 {
+    enum { PANEL_VECTORS = 3 };
     const int64_t rest = m % n_lanes;
 
-    return m >= PTAC_TURNED_LEAST_ROWS && m <= PTAC_TURNED_ROWS &&
-           (rest == 0 || rest >= n_lanes - n_lanes / 4);
+    return m >= PTAC_TURNED_LEAST_ROWS && m <= PANEL_VECTORS * n_lanes &&
+           (rest == 0 || rest >= n_lanes - n_lanes / 8);
 }
 
 /*

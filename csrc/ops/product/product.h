@@ -93,7 +93,10 @@ ptac_reason ptac_product_accepts_dot(const ptac_product *product);
 ptac_reason ptac_product_accepts_packed(const ptac_product *product);
 ptac_reason ptac_product_accepts_stream(const ptac_product *product);
 ptac_reason ptac_product_accepts_turned(const ptac_product *product);
-/* Whether so many rows are computed, and fill their last vector of lanes, or nearly. */
+/*
+ * Whether so many rows are one panel, whose last vector of lanes they fill, or nearly:
+ * of several, libraries were faster.
+ */
 bool ptac_product_turned_pays(int64_t m, int n_lanes);
 
 #endif

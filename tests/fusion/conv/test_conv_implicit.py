@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import contract
@@ -16,6 +17,8 @@ from toggling import hold_in_threads
 from torch import Tensor, nn
 
 OPS = ("conv2d", "conv2d_backward")
+import pai_torchacc as ptac
+
 ROWS = [row for row in switching.runnable_rows("conv2d") if row.startswith("implicit")]
 
 Geometry = tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]
@@ -254,3 +257,29 @@ def test_toggled_while_in_use() -> None:
     )  # fmt: skip
     x = torch.randn(4, 3, 20, 20)
     hold_in_threads(net, x, OPS, ROWS[-1])
+
+
+@pytest.mark.parametrize("row", ROWS)
+@pytest.mark.parametrize(
+    ("sizes", "weight", "options", "pays"),
+    [
+        ((1, 16, 9, 9), (32, 16, 3, 3), {"stride": 2}, True),
+        ((2, 16, 9, 9), (32, 16, 3, 3), {"stride": 2}, False),
+        ((2, 16, 14, 14), (32, 16, 3, 3), {"stride": 2}, True),
+        ((1, 36, 9, 9), (8, 36, 3, 3), {"stride": 2}, False),
+        ((1, 36, 9, 9), (8, 36, 1, 1), {"stride": 2}, True),
+        ((1, 16, 5, 5), (32, 16, 3, 3), {"stride": 2}, False),
+        ((1, 16, 5, 5), (32, 16, 7, 7), {"padding": 3}, False),
+    ],
+)
+def test_a_table_names_it_for_what_it_is_measured_for(
+    row: str, sizes: tuple[int, ...], weight: tuple[int, ...], options: dict[str, int],
+    pays: bool, tmp_path: Path,
+) -> None:  # fmt: skip
+    x, w = torch.randn(sizes), torch.randn(weight)
+    table = switching.table_of(tmp_path, [("conv2d", row)])
+    with ptac.enable("operator_fusion", calibration=str(table)):
+        hits = switching.hits("conv2d")
+        F.conv2d(x, w, **options)
+        assert hits.accelerated == pays
+        assert hits.forwarded == ({} if pays else {"not measured faster": 1})

@@ -188,21 +188,24 @@ def test_results_in_channels_last_lie_as_stock_has_them(row: str) -> None:
 
 MANY = (64, 16, 3, 3)
 LAST = torch.channels_last
+AS_EVER = torch.contiguous_format
 
 
 @pytest.mark.parametrize("row", ROWS)
 @pytest.mark.parametrize(
     ("sizes", "weight", "layout", "pays"),
     [
-        ((1, 16, 8, 8), MANY, torch.contiguous_format, True),
-        ((1, 16, 8, 8), MANY, LAST, True),
-        ((2, 16, 8, 8), MANY, torch.contiguous_format, False),
-        ((2, 16, 8, 8), MANY, LAST, False),
-        ((1, 16, 8, 8), (63, 16, 3, 3), torch.contiguous_format, False),
-        ((1, 8, 8, 8), (64, 8, 3, 3), LAST, False),
-        ((1, 8, 8, 8), (64, 8, 3, 3), torch.contiguous_format, True),
-        ((5, 24, 1, 1), (6, 24, 1, 1), torch.contiguous_format, True),
-        ((5, 24, 2, 3), (6, 24, 1, 1), torch.contiguous_format, False),
+        ((1, 16, 8, 8), MANY, AS_EVER, True),
+        ((2, 16, 8, 8), MANY, AS_EVER, False),
+        ((1, 16, 8, 8), (63, 16, 3, 3), AS_EVER, False),
+        ((1, 128, 8, 8), (128, 128, 3, 3), LAST, True),
+        ((2, 128, 8, 8), (128, 128, 3, 3), LAST, False),
+        ((1, 128, 8, 8), (64, 128, 3, 3), LAST, False),
+        ((1, 64, 8, 8), (128, 64, 3, 3), LAST, False),
+        ((5, 24, 1, 1), (6, 24, 1, 1), AS_EVER, True),
+        ((5, 25, 1, 1), (6, 25, 1, 1), AS_EVER, False),
+        ((1, 25, 1, 1), (6, 25, 1, 1), AS_EVER, True),
+        ((1, 24, 2, 2), (64, 24, 1, 1), AS_EVER, False),
     ],
 )
 def test_a_table_names_it_for_what_it_is_measured_for(

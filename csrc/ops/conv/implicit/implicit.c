@@ -64,6 +64,21 @@ ptac_reason ptac_implicit_accepts(const ptac_call *call)
     return PTAC_TAKE;
 }
 
+bool ptac_implicit_pays(const ptac_call *call)
+{
+    enum { MOST_FEWER = 4, MOST_FEWER_OF_1X1 = 8, LEAST = 9, LEAST_OF_MANY = 36 };
+    const ptac_conv2d *p = call->params;
+    const int64_t n_places = (int64_t)p->out_d * p->out_h * p->out_w;
+    const bool is_1x1 = p->kernel_d == 1 && p->kernel_h == 1 && p->kernel_w == 1;
+
+    if (p->result != PTAC_CONV_FORWARD)
+        return true;
+    return p->in_channels <=
+               (int64_t)p->out_channels * (is_1x1 ? MOST_FEWER_OF_1X1 : MOST_FEWER) &&
+           n_places >= (p->n == 1 ? LEAST : LEAST_OF_MANY) && p->kernel_d <= p->d &&
+           p->kernel_h <= p->h && p->kernel_w <= p->w;
+}
+
 static void add_pieces(int64_t begin, int64_t end, void *context)
 {
     const ptac_implicit *plan = context;

@@ -131,6 +131,11 @@ ptac_implicit ptac_implicit_plan_of(const ptac_call *call,
 void ptac_implicit_enter(ptac_implicit *plan, float *scratch);
 
 ptac_reason ptac_implicit_accepts(const ptac_call *call);
+/*
+ * Forward: not to far fewer channels than from, nor to a few places, or few of many
+ * images, nor by kernels that are larger than the image.
+ */
+bool ptac_implicit_pays(const ptac_call *call);
 ptac_status ptac_implicit_run(const ptac_call *call,
                               const ptac_implicit_stages *stages);
 

@@ -270,6 +270,7 @@ static ptac_status run_implicit(const ptac_call *call)
     return ptac_implicit_run(call, &implicit_stages);
 }
 
-PTAC_CONV_ROW(CONV2D, "implicit", 0, PTAC_CLOSE, ptac_implicit_accepts, run_implicit)
+PTAC_CONV_ROW(CONV2D, "implicit", 0, PTAC_CLOSE, ptac_implicit_accepts, run_implicit,
+              .pays = ptac_implicit_pays)
 PTAC_CONV_ROW(CONV2D_BACKWARD, "implicit", 0, PTAC_CLOSE, ptac_implicit_accepts,
               run_implicit)

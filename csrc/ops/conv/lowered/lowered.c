@@ -71,14 +71,24 @@ ptac_reason ptac_lowered_accepts(const ptac_call *call)
 
 bool ptac_lowered_pays(const ptac_call *call)
 {
-    enum { LEAST_ROWS = 64, LEAST_LAST = 16 };
+    enum {
+        LEAST_ROWS = 64,
+        LEAST_ROWS_OF_LAST = 128,
+        LEAST_LAST = 128,
+        MOST_FEWER = 4
+    };
     const ptac_conv2d *p = call->params;
     const ptac_lowered l = lowered_of(call);
+    const ptac_panels *product = &l.product;
 
-    if (l.product.n_places <= PTAC_MOST_ODD && is_image(&l))
-        return !p->channels_last;
-    return p->n == 1 && l.product.n_rows >= LEAST_ROWS &&
-           (!p->channels_last || l.n_channels >= LEAST_LAST);
+    if (product->n_places == 1 && is_image(&l))
+        return !p->channels_last &&
+               (p->n == 1 || product->n_terms <= MOST_FEWER * product->n_rows);
+    if (p->n > 1 || product->n_places <= PTAC_MOST_ODD)
+        return false;
+    return p->channels_last
+               ? product->n_rows >= LEAST_ROWS_OF_LAST && l.n_channels >= LEAST_LAST
+               : product->n_rows >= LEAST_ROWS;
 }
 
 /* A group of an image, and where its results lie. */

@@ -43,7 +43,7 @@ typedef struct ptac_lowered_way {
 } ptac_lowered_way;
 
 ptac_reason ptac_lowered_accepts(const ptac_call *call);
-/* One image, to many channels; or any images of a few places. */
+/* One image, to many channels; or any images of one place. */
 bool ptac_lowered_pays(const ptac_call *call);
 ptac_status ptac_lowered_run(const ptac_call *call, const ptac_lowered_way *way);
 
