@@ -16,9 +16,9 @@ import torch.nn.functional as F
 from toggling import hold_in_threads
 from torch import Tensor, nn
 
-OPS = ("conv2d", "conv2d_backward")
 import pai_torchacc as ptac
 
+OPS = ("conv2d", "conv2d_backward")
 ROWS = [row for row in switching.runnable_rows("conv2d") if row.startswith("implicit")]
 
 Geometry = tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]
