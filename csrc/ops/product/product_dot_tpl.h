@@ -20,7 +20,9 @@ enum {
 typedef struct dot_tile {
     const ptac_product *product;
     int64_t row, column, begin, end;
-    int skipped; /* columns that are another tile's */
+    int skipped;           /* columns that are another tile's */
+    int n_fetched;         /* columns behind the group's that this tile fetches, */
+    const float *to_fetch; /* of which the first one's first term is here */
 } dot_tile;
 
 /* Four columns of a row of y, of which some are another tile's. */
@@ -45,6 +47,12 @@ INLINE void dot_store(const dot_tile *t, int row, int column, __m128 sums)
         }
         y[j] = values[j];
     }
+}
+
+INLINE void dot_fetch(const dot_tile *t, int64_t at)
+{
+    for (int j = 0; j < t->n_fetched; j++)
+        _mm_prefetch(t->to_fetch + j * t->product->b_column + at, _MM_HINT_T0);
 }
 
 /*
@@ -81,8 +89,10 @@ INLINE void dot_tile_of(const dot_tile *t, int n_rows, int n_columns)
 #pragma GCC unroll 8
         for (int j = 0; j < n_columns; j++)
             sums[i][j] = v_zero();
-    FOR_LANES(at, count, 0, t->end - t->begin,
-              dot_step(p, a + at, b + at, count, n_rows, n_columns, sums));
+    FOR_LANES(at, count, 0, t->end - t->begin, {
+        dot_fetch(t, at);
+        dot_step(p, a + at, b + at, count, n_rows, n_columns, sums);
+    });
 #pragma GCC unroll 8
     for (int i = 0; i < n_rows; i++)
 #pragma GCC unroll 8
@@ -146,6 +156,18 @@ static dot_plan dot_plan_of(const ptac_product *p)
     return plan;
 }
 
+/* Of the n_behind columns that come next, the share of the tile of row i. */
+INLINE void dot_share(const dot_plan *plan, int64_t i, int64_t n_behind, dot_tile *tile)
+{
+    const ptac_product *p = plan->product;
+    const int64_t share = ptac_parts(plan->columns, plan->n_tiles);
+    const int64_t first = ptac_least(i * share, n_behind);
+
+    tile->n_fetched = (int)(ptac_least(first + share, n_behind) - first);
+    tile->to_fetch = p->b + (tile->column + plan->columns + first) * p->b_column +
+                     tile->begin;
+}
+
 /* Groups of columns [first, last), terms [begin, end). */
 TARGET static void dot_terms(const dot_plan *plan, int64_t first, int64_t last,
                              int64_t begin, int64_t end)
@@ -154,13 +176,16 @@ TARGET static void dot_terms(const dot_plan *plan, int64_t first, int64_t last,
 
     for (int64_t group = first; group < last; group++) {
         const int64_t column = group * plan->columns;
+        int64_t n_behind;
         dot_tile tile = {.product = p, .begin = begin, .end = end};
 
         tile.column = ptac_least(column, p->n - plan->columns);
         tile.skipped = (int)(column - tile.column);
+        n_behind = ptac_least(plan->columns, p->n - tile.column - plan->columns);
         for (int64_t i = 0; i < plan->n_tiles; i++) {
             const int n_rows = plan->rows + (i < plan->n_larger);
 
+            dot_share(plan, i, n_behind, &tile);
             plan->tiles[n_rows](&tile);
             tile.row += n_rows;
         }
