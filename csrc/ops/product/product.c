@@ -51,6 +51,13 @@ bool ptac_product_turned_pays(int64_t m, int n_lanes)
            (rest == 0 || rest >= n_lanes - n_lanes / 8);
 }
 
+bool ptac_product_packed_pays(int64_t n, int64_t k, int n_threads)
+{
+    enum { MOST_TERMS = 256, LEAST_COLUMNS = 256 };
+
+    return k <= MOST_TERMS || (n_threads > 1 && n >= LEAST_COLUMNS);
+}
+
 /*
  * How a and b lie: "n" row by row, "t" column by column. nt is a layer's forward, nn
  * the gradient of its input, tn that of its weight.

@@ -98,5 +98,10 @@ ptac_reason ptac_product_accepts_turned(const ptac_product *product);
  * of several, libraries were faster.
  */
 bool ptac_product_turned_pays(int64_t m, int n_lanes);
+/*
+ * Whether columns that are laid out first, since their terms lie side by side, are
+ * added up at once, or are so many that threads share them: else libraries were faster.
+ */
+bool ptac_product_packed_pays(int64_t n, int64_t k, int n_threads);
 
 #endif

@@ -164,8 +164,8 @@ INLINE void dot_share(const dot_plan *plan, int64_t i, int64_t n_behind, dot_til
     const int64_t first = ptac_least(i * share, n_behind);
 
     tile->n_fetched = (int)(ptac_least(first + share, n_behind) - first);
-    tile->to_fetch = p->b + (tile->column + plan->columns + first) * p->b_column +
-                     tile->begin;
+    tile->to_fetch =
+        p->b + (tile->column + plan->columns + first) * p->b_column + tile->begin;
 }
 
 /* Groups of columns [first, last), terms [begin, end). */

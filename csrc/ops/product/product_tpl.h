@@ -53,6 +53,13 @@ static bool turned_pays(const ptac_call *call)
     return ptac_product_turned_pays(ptac_product_batch_of(call).first.m, LANES);
 }
 
+static bool packed_pays(const ptac_call *call)
+{
+    const ptac_product p = ptac_product_batch_of(call).first;
+
+    return p.b_column == 1 || ptac_product_packed_pays(p.n, p.k, call->n_threads);
+}
+
 static ptac_status run_dot(const ptac_call *call)
 {
     const ptac_product_batch all = ptac_product_batch_of(call);
@@ -81,17 +88,16 @@ static ptac_status run_turned(const ptac_call *call)
     return ptac_product_batch_run(&all, &WAYS[PTAC_PRODUCT_TURNED]);
 }
 
-#define TURNED_ROWS(id)                                                                \
-    PTAC_ROW(id, "turned_" ISA, PTAC_CLOSE, NEEDS, accepts_turned, run_turned,         \
-             .pays = turned_pays)
-#define ROWS(id)                                                                       \
+#define ROWS(id, ...)                                                                  \
     PTAC_ROW(id, "dot_" ISA, PTAC_CLOSE, NEEDS, accepts_dot, run_dot)                  \
     PTAC_ROW(id, "stream_" ISA, PTAC_CLOSE, NEEDS, accepts_stream, run_stream)         \
     PTAC_ROW(id, "packed_" ISA, PTAC_CLOSE, NEEDS, accepts_packed, run_packed,         \
-             .rank = 1)
-ROWS(MM)
-ROWS(ADDMM)
+             .rank = 1, ##__VA_ARGS__)
+#define ROWS_OF_ONE(id)                                                                \
+    ROWS(id, .pays = packed_pays)                                                      \
+    PTAC_ROW(id, "turned_" ISA, PTAC_CLOSE, NEEDS, accepts_turned, run_turned,         \
+             .pays = turned_pays)
+ROWS_OF_ONE(MM)
+ROWS_OF_ONE(ADDMM)
 ROWS(BMM)
 ROWS(BADDBMM)
-TURNED_ROWS(MM)
-TURNED_ROWS(ADDMM)

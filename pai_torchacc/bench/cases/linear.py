@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from itertools import cycle
 
 import torch
 
@@ -12,9 +13,14 @@ from pai_torchacc.bench.cases.case import Call, Case
 ROWS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 128, 512)
 WEIGHTS = (
     *((64, 64), (256, 256), (512, 2048), (2048, 512), (768, 768)),
-    *((768, 3072), (3072, 768)),
+    *((768, 3072), (3072, 768), (256, 64), (1024, 64), (64, 256), (64, 1024)),
 )
 """As (terms, rows of the weight)."""
+
+LEAST_IN_TURN = 1 << 17
+IN_TURN = 1 << 23
+"""Bytes: a network whose weights are larger than the former has more of them than the
+second cache holds, and calls take such weights in turn, the latter together."""
 
 SHAPES = (
     *((m, k, n) for k, n in WEIGHTS for m in ROWS),
@@ -59,24 +65,34 @@ def _case(op: str, kind: str, sizes: tuple[int, int, int]) -> Case:
     return Case(op, kind, "float32", sizes, (make,), without_rows=("scalar",))
 
 
+def _n_in_turn(n_floats: int) -> int:
+    n_bytes = 4 * n_floats
+    return 1 + IN_TURN // n_bytes if n_bytes >= LEAST_IN_TURN else 1
+
+
 def _product(op: str, kind: str, sizes: tuple[int, int, int]) -> Call:
     m, k, n = sizes
     a = torch.randn(k, m).t() if kind[0] == "t" else torch.randn(m, k)
     b = torch.randn(n, k).t() if kind[1] == "t" else torch.randn(k, n)
+    n_weights = _n_in_turn(k * n) if kind[0] == "n" else 1
+    weights = cycle([b] + [torch.clone(b) for _ in range(n_weights - 1)])
     if op == "mm":
-        return lambda: torch.mm(a, b)
+        return lambda: torch.mm(a, next(weights))
     bias = torch.randn(n)
-    return lambda: torch.addmm(bias, a, b)
+    return lambda: torch.addmm(bias, a, next(weights))
+
+
+def _layer(k: int, n: int, has_act: bool) -> torch.nn.Module:
+    layer = torch.nn.Linear(k, n)
+    return torch.nn.Sequential(*((layer, torch.nn.ReLU()) if has_act else (layer,)))
 
 
 def _make(m: int, k: int, n: int, has_act: bool, is_training: bool) -> Call:
-    layers: list[torch.nn.Module] = [torch.nn.Linear(k, n)]
-    if has_act:
-        layers.append(torch.nn.ReLU())
-    net, x = torch.nn.Sequential(*layers), torch.randn(m, k)
+    net, x = _layer(k, n, has_act), torch.randn(m, k)
     if not is_training:
-        net.requires_grad_(False)
-        return lambda: net(x)
+        others = [_layer(k, n, has_act) for _ in range(_n_in_turn(k * n) - 1)]
+        nets = cycle([net.requires_grad_(False) for net in (net, *others)])
+        return lambda: next(nets)(x)
     x.requires_grad_()
     grad, wanted = torch.randn(m, n), [x, *net.parameters()]
     return lambda: torch.autograd.grad(net(x), wanted, grad)

@@ -264,6 +264,39 @@ def test_turned_products_fill_their_lanes(
         assert [h.accelerated for h in found] == [pays, pays]
 
 
+@pytest.mark.parametrize("row", [r for r in ROWS if r.startswith("packed")])
+@pytest.mark.parametrize(
+    ("k", "n", "threads"),
+    [(256, 40, {1, 2}), (257, 255, set()), (300, 256, {2}), (40, 4, {1, 2})],
+)
+def test_packed_products_add_up_at_once_or_are_shared(
+    row: str, k: int, n: int, threads: Container[int], tmp_path: Path
+) -> None:
+    """Of columns whose terms lie side by side, and without an activation."""
+    x, layer, across = torch.randn(24, k), nn.Linear(k, n), torch.randn(k, n)
+    net = nn.Sequential(layer, nn.ReLU()).eval()
+    table = switching.table_of(tmp_path, [(op, row) for op in (OP, "linear_act")])
+    before, is_wide = torch.get_num_threads(), n >= 16
+    try:
+        for n_threads in (1, 2):
+            torch.set_num_threads(n_threads)
+            pays = n_threads in threads
+            with (
+                ptac.enable("operator_fusion", calibration=str(table)),
+                torch.no_grad(),
+            ):
+                found = [switching.hits(op) for op in (OP, "linear_act")]
+                x @ layer.weight.t()
+                layer(x)
+                assert [h.accelerated for h in found] == [pays, pays and is_wide]
+                x @ across
+                net(x)
+                served = [pays + 1, (pays + 1) * is_wide]
+                assert [h.accelerated for h in found] == served
+    finally:
+        torch.set_num_threads(before)
+
+
 @rows
 def test_integers_are_exact(row: str) -> None:
     a = torch.randint(-9, 9, (17, 500)).float()

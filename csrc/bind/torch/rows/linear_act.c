@@ -362,6 +362,15 @@ static bool fills_16(const ptac_call *call)
 {
     return ptac_product_turned_pays(((const ptac_linear_act *)call->params)->m, 16);
 }
+
+/* An activation in the same pass is a gain of its own. */
+static bool packed_pays(const ptac_call *call)
+{
+    const ptac_linear_act *p = call->params;
+
+    return p->activation != PTAC_ACT_NONE ||
+           ptac_product_packed_pays(p->n, p->k, call->n_threads);
+}
 #endif
 
 /*
@@ -395,8 +404,8 @@ ROWS("onednn", ONEDNN, PTAC_CLOSE, 0, accepts_onednn)
 #if defined(__x86_64__)
 OWN_ROWS("dot_avx2", DOT_AVX2, PTAC_CPU_AVX2)
 OWN_ROWS("dot_avx512", DOT_AVX512, PTAC_CPU_AVX512)
-OWN_ROWS("packed_avx2", PACKED_AVX2, PTAC_CPU_AVX2)
-OWN_ROWS("packed_avx512", PACKED_AVX512, PTAC_CPU_AVX512)
+OWN_ROWS("packed_avx2", PACKED_AVX2, PTAC_CPU_AVX2, .pays = packed_pays)
+OWN_ROWS("packed_avx512", PACKED_AVX512, PTAC_CPU_AVX512, .pays = packed_pays)
 OWN_ROWS("turned_avx2", TURNED_AVX2, PTAC_CPU_AVX2, .pays = fills_8)
 OWN_ROWS("turned_avx512", TURNED_AVX512, PTAC_CPU_AVX512, .pays = fills_16)
 #endif
