@@ -71,6 +71,9 @@ enum {
     F(at_error, aoti_torch_empty_strided,                                              \
       (int64_t, const int64_t *, const int64_t *, int32_t, int32_t, int32_t,           \
        at_tensor *))                                                                   \
+    F(at_error, aoti_torch_create_tensor_from_blob,                                    \
+      (void *, int64_t, const int64_t *, const int64_t *, int64_t, int32_t, int32_t,   \
+       int32_t, at_tensor *))                                                          \
     F(at_error, aoti_torch__reinterpret_tensor,                                        \
       (at_tensor, int64_t, const int64_t *, const int64_t *, int64_t, at_tensor *))    \
     F(at_error, aoti_torch_get_data_ptr, (at_tensor, void **))                         \

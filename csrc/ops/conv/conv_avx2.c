@@ -9,6 +9,8 @@
 #define ISA           "avx2"
 #define NEEDS         PTAC_CPU_AVX2
 #define ROWS_OF_TILES 6
+#define EPILOGUE      ptac_conv_epilogue_avx2
 #include "ops/conv/direct_tpl.h"
-#include "ops/conv/winograd_rows_tpl.h"
+#include "ops/conv/epilogue_tpl.h"
+#include "ops/conv/winograd/winograd_rows_tpl.h"
 #endif

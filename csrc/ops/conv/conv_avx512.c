@@ -9,6 +9,8 @@
 #define ISA           "avx512"
 #define NEEDS         PTAC_CPU_AVX512
 #define ROWS_OF_TILES 7
+#define EPILOGUE      ptac_conv_epilogue_avx512
 #include "ops/conv/direct_tpl.h"
-#include "ops/conv/winograd_rows_tpl.h"
+#include "ops/conv/epilogue_tpl.h"
+#include "ops/conv/winograd/winograd_rows_tpl.h"
 #endif

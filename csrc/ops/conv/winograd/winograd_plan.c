@@ -1,7 +1,7 @@
 /*
  * winograd_plan.c - cutting a convolution into strips, blocks, pieces and panels.
  */
-#include "ops/conv/winograd_plan.h"
+#include "ops/conv/winograd/winograd_plan.h"
 
 enum {
     PATCH_FLOATS = 7168,   /* of a strip: 28 KiB, of a first cache of 32 or more */

@@ -1,7 +1,7 @@
 /*
  * winograd_values.c - which weights and images tiles are close for.
  */
-#include "ops/conv/winograd.h"
+#include "ops/conv/winograd/winograd.h"
 
 #include <math.h>
 #include <string.h>

@@ -14,7 +14,7 @@
  * Sums over channels are cut every SUM_CUT channels: partial sums are added up in a
  * second set of registers, which halves the error of long sums.
  */
-#include "ops/conv/winograd_patch_tpl.h"
+#include "ops/conv/winograd/winograd_patch_tpl.h"
 
 enum {
     MAX_POINTS = 6, /* along one side of a tile */
@@ -24,9 +24,9 @@ enum {
     MAX_ROWS = ROWS_OF_TILES, /* tiles that are multiplied together */
 };
 
-#include "ops/conv/winograd_points_tpl.h"
+#include "ops/conv/winograd/winograd_points_tpl.h"
 
-#include "ops/conv/winograd_outputs_tpl.h"
+#include "ops/conv/winograd/winograd_outputs_tpl.h"
 
 /* A row of tiles. Those of inputs share all columns but mw with their neighbours. */
 INLINE void transform_tiles(matrix of, ptac_tile_size size, const float *patch,

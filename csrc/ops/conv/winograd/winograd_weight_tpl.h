@@ -9,8 +9,8 @@
  *   grads      [point][group of LANES output channels][tile][LANES]
  *   sums       [panel][point][input channel][2 * LANES output channels]
  */
-#include "ops/conv/winograd.h"
-#include "ops/conv/winograd_tpl.h"
+#include "ops/conv/winograd/winograd.h"
+#include "ops/conv/winograd/winograd_tpl.h"
 
 enum {
     TILE_CUT = 64,

@@ -1,7 +1,7 @@
 /*
  * winograd.c - which convolutions run by transformed tiles, and their stages.
  */
-#include "ops/conv/winograd.h"
+#include "ops/conv/winograd/winograd.h"
 
 #include "core/scratch.h"
 

@@ -14,7 +14,7 @@
 #define PTAC_OPS_CONV_WINOGRAD_H
 
 #include "core/host.h"
-#include "ops/conv/winograd_plan.h"
+#include "ops/conv/winograd/winograd_plan.h"
 
 /* What the template makes of a tile size; each works on [begin, end) of a plan. */
 typedef struct ptac_winograd_stages {

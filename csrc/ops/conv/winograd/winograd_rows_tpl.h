@@ -10,7 +10,7 @@
  *   ISA                               string: the end of the rows' names
  *   NEEDS                             PTAC_CPU_*: what the CPU must have
  */
-#include "ops/conv/winograd_weight_tpl.h"
+#include "ops/conv/winograd/winograd_weight_tpl.h"
 
 DEFINE_WINOGRAD(2x2, 2, 2, 3, NULL)
 DEFINE_WINOGRAD(4x2, 4, 2, 3, &stages_2x2)

@@ -11,7 +11,7 @@
  * and infinity: tiles mix their pixels, so that of such a tile all outputs would get
  * the large value's error, or be NaN.
  */
-#include "ops/conv/winograd_plan.h"
+#include "ops/conv/winograd/winograd_plan.h"
 
 #include <math.h>
 #include <string.h>
