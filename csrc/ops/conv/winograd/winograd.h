@@ -10,8 +10,8 @@
  *
  * winograd_plan.h has the words.
  */
-#ifndef PTAC_OPS_CONV_WINOGRAD_H
-#define PTAC_OPS_CONV_WINOGRAD_H
+#ifndef PTAC_OPS_CONV_WINOGRAD_WINOGRAD_H
+#define PTAC_OPS_CONV_WINOGRAD_WINOGRAD_H
 
 #include "core/host.h"
 #include "ops/conv/winograd/winograd_plan.h"

@@ -7,8 +7,8 @@
  * among them; it is convolved by the definition. A block is a run of strips, whose
  * transformed tiles stay in the second cache. A panel is 2 * LANES output channels.
  */
-#ifndef PTAC_OPS_CONV_WINOGRAD_PLAN_H
-#define PTAC_OPS_CONV_WINOGRAD_PLAN_H
+#ifndef PTAC_OPS_CONV_WINOGRAD_WINOGRAD_PLAN_H
+#define PTAC_OPS_CONV_WINOGRAD_WINOGRAD_PLAN_H
 
 #include "ops/conv/conv2d.h"
 

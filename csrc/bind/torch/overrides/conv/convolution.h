@@ -5,7 +5,7 @@
 #define PTAC_BIND_TORCH_OVERRIDES_CONV_CONVOLUTION_H
 
 #include "bind/torch/overrides/override.h"
-#include "bind/torch/rows/depthwise.h"
+#include "bind/torch/rows/convolution/depthwise.h"
 
 /* The six arguments that describe a convolution. */
 static inline ptac_geometry ptac_conv_geometry(const ptac_argument *options)

@@ -1,10 +1,10 @@
 /*
  * depthwise.h - depthwise convolutions on handles, of images and of signals.
  */
-#ifndef PTAC_BIND_TORCH_ROWS_DEPTHWISE_H
-#define PTAC_BIND_TORCH_ROWS_DEPTHWISE_H
+#ifndef PTAC_BIND_TORCH_ROWS_CONVOLUTION_DEPTHWISE_H
+#define PTAC_BIND_TORCH_ROWS_CONVOLUTION_DEPTHWISE_H
 
-#include "bind/torch/rows/convolution.h"
+#include "bind/torch/rows/convolution/convolution.h"
 #include "ops/conv/depthwise/depthwise.h"
 
 /* Each channel has one kernel of its own. The views may be of anything. */

@@ -2,8 +2,8 @@
  * convolution.h - convolutions on handles, for the dispatcher's operators and for
  * Python's call paths.
  */
-#ifndef PTAC_BIND_TORCH_ROWS_CONVOLUTION_H
-#define PTAC_BIND_TORCH_ROWS_CONVOLUTION_H
+#ifndef PTAC_BIND_TORCH_ROWS_CONVOLUTION_CONVOLUTION_H
+#define PTAC_BIND_TORCH_ROWS_CONVOLUTION_CONVOLUTION_H
 
 #include "bind/torch/bridge.h"
 #include "ops/conv/conv2d.h"

@@ -1,7 +1,7 @@
 /*
  * depthwise.c - which depthwise convolutions rows of ours may serve.
  */
-#include "bind/torch/rows/depthwise.h"
+#include "bind/torch/rows/convolution/depthwise.h"
 
 bool ptac_is_depthwise(const ptac_view *x, const ptac_view *w, int64_t groups)
 {

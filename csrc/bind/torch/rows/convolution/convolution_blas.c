@@ -28,14 +28,19 @@ static bool is_1x1(const ptac_conv2d *p)
            p->pad_h == 0 && p->pad_w == 0;
 }
 
+/* NHWC alone. A gradient that has gaps is made NCHW where a row takes the call. */
+static bool is_last(const ptac_view *view)
+{
+    return ptac_view_is_channels_last(view) && !ptac_view_is_contiguous(view);
+}
+
 static ptac_reason accepts(const ptac_call *call)
 {
     const ptac_conv2d *p = call->params;
 
     if (call->inputs[0].dtype != PTAC_F32)
         return PTAC_DTYPE;
-    if (p->channels_last || !ptac_view_is_contiguous(&call->inputs[0]) ||
-        !ptac_view_is_contiguous(&call->inputs[1]))
+    if (p->channels_last || is_last(&call->inputs[0]) || is_last(&call->inputs[1]))
         return PTAC_LAYOUT;
     if (!is_1x1(p) || p->groups != 1 || p->with_pool || p->is_transposed ||
         (p->n % call->n_threads != 0 && p->n < MANY * call->n_threads))

@@ -1,7 +1,7 @@
 /*
  * convolution.c - which convolutions rows of ours may serve.
  */
-#include "bind/torch/rows/convolution.h"
+#include "bind/torch/rows/convolution/convolution.h"
 
 #include "bind/torch/dispatch.h"
 
