@@ -177,3 +177,17 @@ def test_a_table_chooses_it_for_results_that_a_cache_holds(
         hits = [switching.hits(op) for op in OPS]
         layer(x).sum().backward()
         assert [h.accelerated for h in hits] == served
+
+
+def test_lower_precision_of_products_is_not_that_of_convolutions() -> None:
+    layer, x = nn.Conv2d(32, 32, 1), torch.randn(4, 32, 9, 9)
+    before = torch.get_float32_matmul_precision()
+    with switching.accelerated(*OPS, row="blas"), torch.no_grad():
+        hits = switching.hits("conv2d")
+        exact = layer(x)
+        assert hits.accelerated == 1
+        try:
+            torch.set_float32_matmul_precision("medium")
+            torch.testing.assert_close(layer(x), exact, rtol=1e-5, atol=1e-5)
+        finally:
+            torch.set_float32_matmul_precision(before)

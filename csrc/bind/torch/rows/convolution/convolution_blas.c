@@ -6,7 +6,7 @@
  * itself, so that results do not depend on how many they are; gradients of weights are
  * added up in parts, of which each thread has one.
  */
-#include "bind/torch/bridge.h"
+#include "bind/torch/rows/gemm.h"
 #include "core/host.h"
 #include "core/scratch.h"
 #include "ops/conv/conv2d.h"
@@ -45,7 +45,8 @@ static ptac_reason accepts(const ptac_call *call)
     if (!is_1x1(p) || p->groups != 1 || p->with_pool || p->is_transposed ||
         (p->n % call->n_threads != 0 && p->n < MANY * call->n_threads))
         return PTAC_SHAPE;
-    return PTAC_TAKE;
+    /* What the user allows products to lose is not allowed to convolutions. */
+    return ptac_products_are_lowered() ? PTAC_MODE : PTAC_TAKE;
 }
 
 /* Larger images of results BLAS writes at half its speed: the second cache is full. */
