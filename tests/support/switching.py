@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -88,6 +88,12 @@ def table_of(folder: Path, rows: Iterable[tuple[str, str]], ratio: float = 2) ->
     path = folder / "table.csv"
     path.write_text("\n".join(lines) + "\n")
     return path
+
+
+def named(folder: Path, ops: Iterable[str], row: str) -> AbstractContextManager[object]:
+    """Operator fusion by a table that names this row alone."""
+    path = table_of(folder, [(op, row) for op in ops])
+    return ptac.enable("operator_fusion", calibration=str(path))
 
 
 @contextmanager

@@ -13,9 +13,10 @@ import torch.nn.functional as F
 from toggling import hold_in_threads
 from torch import Tensor, nn
 
-import pai_torchacc as ptac
-
 OPS = ("conv2d", "conv2d_backward")
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+"""Batches are served that threads share evenly, of however many this machine has."""
 
 SIZES = {
     "images": (4, 24, 40, (14, 14)),
@@ -65,7 +66,9 @@ def test_contract(name: str, with_bias: bool, n_threads: int) -> None:
         with switching.accelerated(*OPS, row="blas"):
             forward, backward = (switching.hits(op) for op in OPS)
             contract.hold(run)
-            if name != "channels alone":  # strides of whose results are stock's matter
+            if name == "channels alone":  # both layouts are the same memory
+                assert {*forward.forwarded, *backward.forwarded} == {"layout"}
+            else:
                 assert backward.accelerated == 2 * forward.accelerated > 0
     finally:
         torch.set_num_threads(before)
@@ -170,10 +173,9 @@ def test_a_table_chooses_it_for_results_that_a_cache_holds(
     n_in: int, n_out: int, served: list[int], tmp_path: Path
 ) -> None:
     """Of 32 x 32 places; gradients of weights are small whatever the image is."""
-    table = switching.table_of(tmp_path, [(op, "blas") for op in OPS])
     x = torch.randn(4, n_in, 32, 32, requires_grad=True)
     layer = nn.Conv2d(n_in, n_out, 1)
-    with ptac.enable("operator_fusion", calibration=str(table)):
+    with switching.named(tmp_path, OPS, "blas"):
         hits = [switching.hits(op) for op in OPS]
         layer(x).sum().backward()
         assert [h.accelerated for h in hits] == served
@@ -181,13 +183,16 @@ def test_a_table_chooses_it_for_results_that_a_cache_holds(
 
 def test_lower_precision_of_products_is_not_that_of_convolutions() -> None:
     layer, x = nn.Conv2d(32, 32, 1), torch.randn(4, 32, 9, 9)
-    before = torch.get_float32_matmul_precision()
+    settings = torch.backends.mkldnn.matmul
+    before = settings.fp32_precision
     with switching.accelerated(*OPS, row="blas"), torch.no_grad():
         hits = switching.hits("conv2d")
         exact = layer(x)
         assert hits.accelerated == 1
         try:
-            torch.set_float32_matmul_precision("medium")
-            torch.testing.assert_close(layer(x), exact, rtol=1e-5, atol=1e-5)
+            settings.fp32_precision = "bf16"
+            ours = layer(x)
+            assert hits.forwarded == {"mode or transform active": 1}
         finally:
-            torch.set_float32_matmul_precision(before)
+            settings.fp32_precision = before
+    torch.testing.assert_close(ours, exact, rtol=1e-5, atol=1e-5)

@@ -16,8 +16,6 @@ import torch.nn.functional as F
 from toggling import hold_in_threads
 from torch import Tensor, nn
 
-import pai_torchacc as ptac
-
 OPS = ("conv2d", "conv2d_backward")
 ROWS = [row for row in switching.runnable_rows("conv2d") if row.startswith("implicit")]
 
@@ -277,8 +275,7 @@ def test_a_table_names_it_for_what_it_is_measured_for(
     pays: bool, tmp_path: Path,
 ) -> None:  # fmt: skip
     x, w = torch.randn(sizes), torch.randn(weight)
-    table = switching.table_of(tmp_path, [("conv2d", row)])
-    with ptac.enable("operator_fusion", calibration=str(table)):
+    with switching.named(tmp_path, ["conv2d"], row):
         hits = switching.hits("conv2d")
         F.conv2d(x, w, **options)
         assert hits.accelerated == pays

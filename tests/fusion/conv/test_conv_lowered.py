@@ -14,7 +14,6 @@ import torch.nn.functional as F
 from toggling import hold_in_threads
 from torch import Tensor, nn
 
-import pai_torchacc as ptac
 from pai_torchacc import _C
 
 ROWS = [row for row in switching.runnable_rows("conv2d") if row.startswith("lowered")]
@@ -217,8 +216,7 @@ def test_a_table_names_it_for_what_it_is_measured_for(
     tmp_path: Path,
 ) -> None:
     x, w = (torch.randn(s).to(memory_format=layout) for s in (sizes, weight))
-    table = switching.table_of(tmp_path, [("conv2d", row)])
-    with ptac.enable("operator_fusion", calibration=str(table)):
+    with switching.named(tmp_path, ["conv2d"], row):
         hits = switching.hits("conv2d")
         F.conv2d(x, w)
         assert hits.accelerated == pays

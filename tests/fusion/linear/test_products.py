@@ -253,12 +253,9 @@ def test_turned_products_fill_their_lanes(
     """One panel of three vectors, of which few lanes are empty."""
     x, layer = torch.randn(m, 40), nn.Linear(40, 24)
     pays = (16 if "avx512" in row else 8) in lanes
-    table = switching.table_of(tmp_path, [(op, row) for op in (OP, "linear_act")])
-    with (
-        ptac.enable("operator_fusion", calibration=str(table)),
-        torch.no_grad(),
-    ):
-        found = [switching.hits(op) for op in (OP, "linear_act")]
+    ops = (OP, "linear_act")
+    with switching.named(tmp_path, ops, row), torch.no_grad():
+        found = [switching.hits(op) for op in ops]
         x @ layer.weight.t()
         layer(x)
         assert [h.accelerated for h in found] == [pays, pays]
@@ -275,17 +272,13 @@ def test_packed_products_add_up_at_once_or_are_shared(
     """Of columns whose terms lie side by side, and without an activation."""
     x, layer, across = torch.randn(24, k), nn.Linear(k, n), torch.randn(k, n)
     net = nn.Sequential(layer, nn.ReLU()).eval()
-    table = switching.table_of(tmp_path, [(op, row) for op in (OP, "linear_act")])
-    before, is_wide = torch.get_num_threads(), n >= 16
+    before, is_wide, ops = torch.get_num_threads(), n >= 16, (OP, "linear_act")
     try:
         for n_threads in (1, 2):
             torch.set_num_threads(n_threads)
             pays = n_threads in threads
-            with (
-                ptac.enable("operator_fusion", calibration=str(table)),
-                torch.no_grad(),
-            ):
-                found = [switching.hits(op) for op in (OP, "linear_act")]
+            with switching.named(tmp_path, ops, row), torch.no_grad():
+                found = [switching.hits(op) for op in ops]
                 x @ layer.weight.t()
                 layer(x)
                 assert [h.accelerated for h in found] == [pays, pays and is_wide]
