@@ -66,10 +66,7 @@ def test_contract(name: str, with_bias: bool, n_threads: int) -> None:
         with switching.accelerated(*OPS, row="blas"):
             forward, backward = (switching.hits(op) for op in OPS)
             contract.hold(run)
-            if name == "channels alone":  # both layouts are the same memory
-                assert {*forward.forwarded, *backward.forwarded} == {"layout"}
-            else:
-                assert backward.accelerated == 2 * forward.accelerated > 0
+            assert backward.accelerated == 2 * forward.accelerated > 0
     finally:
         torch.set_num_threads(before)
 
@@ -181,18 +178,17 @@ def test_a_table_chooses_it_for_results_that_a_cache_holds(
         assert [h.accelerated for h in hits] == served
 
 
-def test_lower_precision_of_products_is_not_that_of_convolutions() -> None:
+def test_who_allows_products_less_than_float32_gets_stocks() -> None:
+    """As stock has it: a permission for products reaches some convolutions."""
     layer, x = nn.Conv2d(32, 32, 1), torch.randn(4, 32, 9, 9)
     settings = torch.backends.mkldnn.matmul
     before = settings.fp32_precision
-    with switching.accelerated(*OPS, row="blas"), torch.no_grad():
-        hits = switching.hits("conv2d")
-        exact = layer(x)
-        assert hits.accelerated == 1
-        try:
-            settings.fp32_precision = "bf16"
-            ours = layer(x)
+    try:
+        settings.fp32_precision = "bf16"
+        stock = layer(x)
+        with switching.accelerated(*OPS, row="blas"):
+            hits = switching.hits("conv2d")
+            contract.exactly(layer(x), stock)
             assert hits.forwarded == {"mode or transform active": 1}
-        finally:
-            settings.fp32_precision = before
-    torch.testing.assert_close(ours, exact, rtol=1e-5, atol=1e-5)
+    finally:
+        settings.fp32_precision = before

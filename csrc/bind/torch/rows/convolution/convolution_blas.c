@@ -45,7 +45,7 @@ static ptac_reason accepts(const ptac_call *call)
     if (!is_1x1(p) || p->groups != 1 || p->with_pool || p->is_transposed ||
         (p->n % call->n_threads != 0 && p->n < MANY * call->n_threads))
         return PTAC_SHAPE;
-    /* What the user allows products to lose is not allowed to convolutions. */
+    /* Stock's own choice then, of which convolutions lose what products may. */
     return ptac_products_are_lowered() ? PTAC_MODE : PTAC_TAKE;
 }
 
