@@ -85,6 +85,29 @@ static const ptac_kernel *look_up(const ptac_call *call, const ptac_shape *shape
     return row;
 }
 
+static bool pays(const ptac_kernel *row, const ptac_call *call, int64_t uses)
+{
+    return !(row->in_bf16 && uses < LEAST_USES) && (!row->pays || row->pays(call));
+}
+
+/* The row that the table has for a call, if it pays there. */
+static const ptac_kernel *paying(const ptac_call *call, const ptac_shape *shape,
+                                 ptac_dtype dtype)
+{
+    const ptac_kernel *row = look_up(call, shape, dtype);
+
+    if (row && pays(row, call, shape->uses))
+        return row;
+    if (shape->or_kind) {
+        const ptac_shape other = {.kind = shape->or_kind, .work = shape->or_work};
+
+        row = look_up(call, &other, dtype);
+        if (row && row->pays_in_any && row->pays_in_any(call))
+            return row;
+    }
+    return NULL;
+}
+
 static __thread bool pinned_pays;
 
 bool ptac_chooser_pinned_pays(void)
@@ -128,11 +151,7 @@ const ptac_kernel *ptac_select(const ptac_call *call, ptac_reason *why)
     if (row) {
         pinned_pays = !row->pays || row->pays(call);
     } else {
-        row = look_up(call, &shape, dtype);
-        if (row && row->in_bf16 && shape.uses < LEAST_USES)
-            row = NULL;
-        if (row && row->pays && !row->pays(call))
-            row = NULL;
+        row = paying(call, &shape, dtype);
     }
     if (!row && shapes->is_decided)
         row = ptac_registry_preferred(call->op, PTAC_FAST);

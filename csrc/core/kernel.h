@@ -56,6 +56,8 @@ typedef struct ptac_kernel {
     ptac_reason (*accepts)(const ptac_call *call);
     /* Whether a call is like those that a table speaks of; NULL: all of their kind. */
     bool (*pays)(const ptac_call *call);
+    /* The same where the table speaks of calls of any kind (ptac_shape.or_kind). */
+    bool (*pays_in_any)(const ptac_call *call);
     /*
      * Computes the outputs; on CUDA, launches what does. Never locks, prints or
      * synchronises, and allocates nothing but scratch. Whatever is not PTAC_OK leaves
@@ -68,6 +70,9 @@ typedef struct ptac_kernel {
 typedef struct ptac_shape {
     int kind;     /* index into ptac_op_shapes.kinds */
     int64_t work; /* elements, multiply-adds or what else tells its size in the kind */
+    /* Another place, where at the first one no row pays; kind 0: there is none. */
+    int or_kind;
+    int64_t or_work;
     /* Of a product: multiply-adds an element of its three matrices. Else left alone. */
     int64_t uses;
     int64_t sizes[3]; /* of a product: rows, terms, columns; else zeros */

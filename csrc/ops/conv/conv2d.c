@@ -204,8 +204,14 @@ static ptac_reason classify(const ptac_call *call, ptac_shape *shape)
     shape->kind = is_ours ? kind_of(call) : kind_of_others(call);
     shape->work = is_ours ? ptac_conv2d_pixels(p) : ptac_conv2d_work(p);
     shape->uses = uses_of(p);
-    if (p->result == PTAC_CONV_WEIGHT)
+    if (!p->is_transposed && !p->channels_last && !ptac_conv2d_is_of_volumes(call)) {
+        shape->or_kind = PTAC_CONV_ANY;
+        shape->or_work = ptac_conv2d_work(p);
+    }
+    if (p->result == PTAC_CONV_WEIGHT) {
         shape->kind += PTAC_CONV_N_KINDS;
+        shape->or_kind += shape->or_kind ? PTAC_CONV_N_KINDS : 0;
+    }
     return PTAC_TAKE;
 }
 
@@ -230,7 +236,8 @@ static ptac_reason classify(const ptac_call *call, ptac_shape *shape)
         "volume_alone_1x1" after, "volume_alone_strided" after,                        \
         "volume_alone_transposed" after, "volume_first" after, "volume_few" after,     \
         "volume_16" after, "volume_64" after, "volume_1x1" after,                      \
-        "volume_strided" after, "volume_transposed" after, "volume_grouped" after
+        "volume_strided" after, "volume_transposed" after, "volume_grouped" after,     \
+        "any" after
 
 PTAC_SHAPES(CONV2D, classify, KINDS(""))
 PTAC_SHAPES(CONV2D_BACKWARD, classify, KINDS("_data"), KINDS("_weight"))

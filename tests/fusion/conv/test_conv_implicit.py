@@ -261,13 +261,13 @@ def test_toggled_while_in_use() -> None:
 @pytest.mark.parametrize(
     ("sizes", "weight", "options", "pays"),
     [
-        ((1, 16, 9, 9), (32, 16, 3, 3), {"stride": 2}, True),
-        ((2, 16, 9, 9), (32, 16, 3, 3), {"stride": 2}, False),
-        ((2, 16, 14, 14), (32, 16, 3, 3), {"stride": 2}, True),
-        ((1, 36, 9, 9), (8, 36, 3, 3), {"stride": 2}, False),
+        ((4, 16, 14, 14), (32, 16, 3, 3), {"stride": 2}, True),
+        ((4, 16, 9, 9), (32, 16, 3, 3), {"stride": 2}, False),
+        ((1, 16, 14, 14), (32, 16, 3, 3), {"stride": 2}, False),
         ((1, 36, 9, 9), (8, 36, 1, 1), {"stride": 2}, True),
-        ((1, 16, 5, 5), (32, 16, 3, 3), {"stride": 2}, False),
-        ((1, 16, 5, 5), (32, 16, 7, 7), {"padding": 3}, False),
+        ((1, 80, 9, 9), (8, 80, 1, 1), {"stride": 2}, False),
+        ((4, 256, 28, 28), (256, 256, 3, 3), {"stride": 2}, False),
+        ((4, 16, 7, 7), (32, 16, 9, 9), {"padding": 4}, False),
     ],
 )
 def test_a_table_names_it_for_what_it_is_measured_for(

@@ -4,6 +4,7 @@
 #include "ops/conv/implicit/implicit.h"
 
 #include "core/scratch.h"
+#include "ops/conv/implicit/implicit_gain.h"
 
 enum {
     MOST_TAPS = 1024,
@@ -64,19 +65,73 @@ ptac_reason ptac_implicit_accepts(const ptac_call *call)
     return PTAC_TAKE;
 }
 
-bool ptac_implicit_pays(const ptac_call *call)
+/* Of forward convolutions: whether cases like them were measured. */
+static bool is_like_cases(const ptac_conv2d *p)
 {
-    enum { MOST_FEWER = 4, MOST_FEWER_OF_1X1 = 8, LEAST = 9, LEAST_OF_MANY = 36 };
-    const ptac_conv2d *p = call->params;
+    enum { LEAST = 9, LEAST_OF_MANY = 36 };
     const int64_t n_places = (int64_t)p->out_d * p->out_h * p->out_w;
+
+    return n_places >= (p->n == 1 ? LEAST : LEAST_OF_MANY) && p->kernel_d <= p->d &&
+           p->kernel_h <= p->h && p->kernel_w <= p->w;
+}
+
+/* Prices are those of images: neither volumes nor sequences. */
+static bool is_estimated(const ptac_call *call)
+{
+    const ptac_conv2d *p = call->params;
+
+    return !p->is_transposed && !ptac_conv2d_is_of_volumes(call) &&
+           (p->h > 1 || p->kernel_h > 1);
+}
+
+/* Of what ATen does itself 1x1 kernels were measured, and those on one image. */
+static bool is_like_atens(const ptac_conv2d *p, bool is_1x1)
+{
+    enum { LEAST_CHANNELS = 8 };
+
+    return is_1x1 && p->n == 1 && p->in_channels >= LEAST_CHANNELS &&
+           p->out_channels >= LEAST_CHANNELS;
+}
+
+/* What tables say of the gradient of the data is nearer than the estimate. */
+bool ptac_implicit_pays(const ptac_call *call, const ptac_implicit_stages *stages)
+{
+    enum { MOST_FEWER = 4, MOST_FEWER_OF_1X1 = 8 };
+    const ptac_conv2d *p = call->params;
+    const double least = p->result == PTAC_CONV_DATA ? 0.95 : 1.1;
     const bool is_1x1 = p->kernel_d == 1 && p->kernel_h == 1 && p->kernel_w == 1;
 
-    if (p->result != PTAC_CONV_FORWARD)
-        return true;
-    return p->in_channels <=
-               (int64_t)p->out_channels * (is_1x1 ? MOST_FEWER_OF_1X1 : MOST_FEWER) &&
-           n_places >= (p->n == 1 ? LEAST : LEAST_OF_MANY) && p->kernel_d <= p->d &&
-           p->kernel_h <= p->h && p->kernel_w <= p->w;
+    if (p->result == PTAC_CONV_FORWARD && !is_like_cases(p))
+        return false;
+    if (is_estimated(call)) {
+        const double gain = ptac_implicit_gain(call, stages);
+
+        if (gain > 0)
+            return gain >= least;
+        if (!is_like_atens(p, is_1x1))
+            return false;
+    }
+    return p->result != PTAC_CONV_FORWARD ||
+           p->in_channels <=
+               (int64_t)p->out_channels * (is_1x1 ? MOST_FEWER_OF_1X1 : MOST_FEWER);
+}
+
+/*
+ * Estimates of the gradient of the data are off by more than others, most of all where
+ * a stride spreads what comes from groups.
+ */
+bool ptac_implicit_pays_in_any(const ptac_call *call,
+                               const ptac_implicit_stages *stages)
+{
+    const ptac_conv2d *p = call->params;
+    const bool is_data = p->result == PTAC_CONV_DATA;
+    const bool is_strided = p->stride_h > 1 || p->stride_w > 1;
+    const double enough = is_data ? 1.5 : 1.35;
+
+    if (!is_estimated(call) || (is_data && is_strided && p->groups > 1) ||
+        (p->result == PTAC_CONV_FORWARD && !is_like_cases(p)))
+        return false;
+    return ptac_implicit_gain(call, stages) >= enough;
 }
 
 static void add_pieces(int64_t begin, int64_t end, void *context)

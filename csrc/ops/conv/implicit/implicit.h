@@ -110,6 +110,7 @@ typedef struct ptac_implicit {
 /* What the template makes of an instruction set. */
 typedef struct ptac_implicit_stages {
     int lanes, rows;          /* of a vector; results that are summed together */
+    int sum_rows, sum_terms;  /* of a weight's gradient, likewise */
     ptac_range_fn pack, run;  /* blocks of rows; pieces */
     ptac_range_fn weigh;      /* pieces of the gradient of a weight */
     ptac_range_fn sum_biases; /* channels; the context is the call */
@@ -122,6 +123,12 @@ ptac_implicit_axis ptac_implicit_axis_of(bool is_data, int in, int out, int kern
 /* The classes of a plan that has been cut, and their taps. */
 void ptac_implicit_list_taps(ptac_implicit *plan);
 
+/* Places of a strip in a row, with those between. */
+int64_t ptac_implicit_places(const ptac_implicit *plan);
+
+/* The channels whose products with so many taps of a class are summed together. */
+int ptac_implicit_chunk(const ptac_implicit *plan, int n_taps);
+
 /* Strips are so small beside what taps reach that copying them is most of the work. */
 bool ptac_implicit_copies_much(const ptac_call *call);
 
@@ -132,10 +139,16 @@ void ptac_implicit_enter(ptac_implicit *plan, float *scratch);
 
 ptac_reason ptac_implicit_accepts(const ptac_call *call);
 /*
- * Forward: not to far fewer channels than from, nor to a few places, or few of many
- * images, nor by kernels that are larger than the image.
+ * Not where little or no gain is expected (implicit_gain.h). Forward, besides, not to a
+ * few places, or few of many images, nor by kernels larger than the image; nor, where
+ * nothing is expected, to far fewer channels than from. Of what ATen does itself, which
+ * is unknown, 1x1 kernels on one image.
  */
-bool ptac_implicit_pays(const ptac_call *call);
+bool ptac_implicit_pays(const ptac_call *call, const ptac_implicit_stages *stages);
+
+/* Where no kind says so, only what the expected gain leaves no doubt about. */
+bool ptac_implicit_pays_in_any(const ptac_call *call,
+                               const ptac_implicit_stages *stages);
 ptac_status ptac_implicit_run(const ptac_call *call,
                               const ptac_implicit_stages *stages);
 

@@ -92,8 +92,7 @@ static int64_t copy_of(const ptac_implicit *plan)
     return size;
 }
 
-/* Places of a strip in a row, with those between. */
-static int64_t places_of(const ptac_implicit *plan)
+int64_t ptac_implicit_places(const ptac_implicit *plan)
 {
     int64_t n = plan->images;
 
@@ -112,13 +111,13 @@ static void extend(ptac_implicit *plan, int *n, int64_t most, bool is_copied)
         const int before = *n;
 
         *n = (int)ptac_least(2 * (int64_t)*n, most);
-        if (places_of(plan) > plan->most_places ||
+        if (ptac_implicit_places(plan) > plan->most_places ||
             (is_copied && copy_of(plan) > plan->most_copy)) {
             int low = before, high = *n; /* low fits */
 
             while (high - low > 1) {
                 *n = low + (high - low) / 2;
-                if (places_of(plan) > plan->most_places ||
+                if (ptac_implicit_places(plan) > plan->most_places ||
                     (is_copied && copy_of(plan) > plan->most_copy))
                     high = *n;
                 else
@@ -170,11 +169,8 @@ static int64_t lines_of(const ptac_implicit *plan)
     return runs * ((BLOCK - 1 + axis[2].reach) / 16 + 2);
 }
 
-/*
- * The channels whose products with a class's taps are summed together. Where sums are
- * cut decides their bits: how many images there are has no part in it.
- */
-static int chunk_of(const ptac_implicit *plan, int n_taps)
+/* Where sums are cut decides their bits, in which the number of images has no part. */
+int ptac_implicit_chunk(const ptac_implicit *plan, int n_taps)
 {
     const int most = n_taps > 0 ? (TERMS_AT_ONCE + n_taps / 2) / n_taps : 1;
 
@@ -197,7 +193,7 @@ static void cut_items(ptac_implicit *plan, const ptac_implicit_stages *stages,
     plan->n_items = n * plan->n_parts;
     plan->n_pieces = (int)ptac_least(n_threads, plan->n_items);
     plan->copy_size = plan->is_whole ? 0 : lines(plan->n_channels * plan->plane_size);
-    plan->sums_step = lines(places_of(plan) + 16);
+    plan->sums_step = lines(ptac_implicit_places(plan) + 16);
     plan->most_rows = (int)(MOST_SUMS / plan->sums_step);
     if (plan->most_rows < plan->rows)
         plan->most_rows = plan->rows;
@@ -215,7 +211,7 @@ static void cut_sums(ptac_implicit *plan, int n_threads)
 {
     const int64_t most_rows = ptac_parts(plan->n_rows, 4);
 
-    plan->sums_step = lines(places_of(plan) + 16);
+    plan->sums_step = lines(ptac_implicit_places(plan) + 16);
     plan->n_parts = plan->n_weights > MOST_PARTIAL || plan->n_all < n_threads
                         ? (int)ptac_least(n_threads, most_rows)
                         : 1;
@@ -297,5 +293,5 @@ void ptac_implicit_enter(ptac_implicit *plan, float *scratch)
     plan->scratch = scratch + plan->private_at;
     ptac_implicit_list_taps(plan);
     for (int i = 0; i < plan->n_classes; i++)
-        plan->classes[i].chunk = chunk_of(plan, plan->classes[i].n);
+        plan->classes[i].chunk = ptac_implicit_chunk(plan, plan->classes[i].n);
 }

@@ -259,6 +259,8 @@ TARGET static void run_pieces_of_strips(int64_t begin, int64_t end, void *contex
 static const ptac_implicit_stages implicit_stages = {
     .lanes = LANES,
     .rows = ROWS_OF_FEW,
+    .sum_rows = ROWS_OF_SUMS,
+    .sum_terms = TERMS_OF_SUMS,
     .pack = pack_weights,
     .run = run_pieces_of_strips,
     .weigh = weigh_pieces,
@@ -270,7 +272,17 @@ static ptac_status run_implicit(const ptac_call *call)
     return ptac_implicit_run(call, &implicit_stages);
 }
 
+static bool implicit_pays(const ptac_call *call)
+{
+    return ptac_implicit_pays(call, &implicit_stages);
+}
+
+static bool implicit_pays_in_any(const ptac_call *call)
+{
+    return ptac_implicit_pays_in_any(call, &implicit_stages);
+}
+
 PTAC_CONV_ROW(CONV2D, "implicit", 0, PTAC_CLOSE, ptac_implicit_accepts, run_implicit,
-              .pays = ptac_implicit_pays)
+              .pays = implicit_pays, .pays_in_any = implicit_pays_in_any)
 PTAC_CONV_ROW(CONV2D_BACKWARD, "implicit", 0, PTAC_CLOSE, ptac_implicit_accepts,
-              run_implicit)
+              run_implicit, .pays = implicit_pays, .pays_in_any = implicit_pays_in_any)

@@ -339,6 +339,15 @@ PLACES: dict[str, list[tuple[Layer, ...]]] = {
         *_volumes((1, 4), (64, 64), 14, 8, 3, groups=8),
         *_volumes((4,), (128, 128), 14, 4, 3, groups=32),
     ],
+    "any": [
+        *_at((2,), (8, 16), 8, 3, groups=2),
+        *_at((4,), (16, 32), 14, 3, 2),
+        *_at((4,), (16, 16), 28, 3, groups=4),
+        *_at((1,), (32, 32), 56, 3, groups=8),
+        *_at((1,), (64, 64), 112, 3, groups=16),
+        *_at((16, 64), (96, 96), 28, 3, groups=24),
+        *_at((16,), (96, 192), 56, 3, 2, groups=16),
+    ],
 }
 """By kind: places, each with layers of the same work."""
 

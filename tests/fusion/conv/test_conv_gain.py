@@ -1,0 +1,107 @@
+"""Which convolutions run as products in place, by what the gain is expected to be."""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+from typing import Any
+
+import pytest
+import switching
+import torch
+import torch.nn.functional as F
+
+import pai_torchacc as ptac
+from benchmarks.extension import function
+from benchmarks.prices import Amounts
+from pai_torchacc import _C, calibration
+
+OPS = ("conv2d", "conv2d_backward")
+ROWS = [row for row in switching.runnable_rows("conv2d") if row.startswith("implicit")]
+
+Geometry = tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]
+
+GAINING: dict[str, Geometry] = {
+    "few channels a group": ((4, 48, 28, 28), (48, 3, 3, 3), {"groups": 16}),
+    "four channels a group": ((8, 32, 28, 28), (32, 4, 3, 3), {"groups": 8}),
+    "strided": ((4, 16, 14, 14), (32, 16, 3, 3), {"stride": 2, "padding": 1}),
+    "small": ((4, 8, 14, 14), (8, 8, 5, 5), {"padding": 2}),
+}
+LOSING: dict[str, Geometry] = {
+    "3x3": ((4, 512, 14, 14), (512, 512, 3, 3), {}),
+    "strided 3x3": ((4, 256, 28, 28), (256, 256, 3, 3), {"stride": 2}),
+    "strided 5x5": ((2, 512, 14, 14), (512, 512, 5, 5), {"stride": 2}),
+    "dilated": ((2, 128, 28, 28), (128, 128, 3, 3), {"dilation": 2}),
+}
+
+
+def table(folder: Path, row: str) -> Path:
+    """One that names the row at any place, where nothing was measured of the kind."""
+    lines = [",".join(calibration.COLUMNS)]
+    lines += [
+        f"{op},any{side},float32,{n_threads},0,{row},2,100"
+        for op, side in (("conv2d", ""), *((OPS[1], s) for s in ("_data", "_weight")))
+        for n_threads in (1, 2)
+    ]
+    path = folder / "table.csv"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def step(geometry: Geometry) -> tuple[int, int]:
+    """How many of a convolution and its two gradients were served."""
+    sizes, weight, options = geometry
+    x, w = (torch.randn(s, requires_grad=True) for s in (sizes, weight))
+    hits = [switching.hits(op) for op in OPS]
+    F.conv2d(x, w, **options).sum().backward()
+    return hits[0].accelerated, hits[1].accelerated
+
+
+@pytest.mark.parametrize("row", ROWS)
+@pytest.mark.parametrize("name", [*GAINING, *LOSING])
+def test_what_is_expected_to_gain_is_served(
+    row: str, name: str, tmp_path: Path
+) -> None:
+    path = table(tmp_path, row)
+    with ptac.enable("operator_fusion", calibration=str(path)):
+        assert step((GAINING | LOSING)[name]) == ((1, 2) if name in GAINING else (0, 0))
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_other_formats_and_ranks_are_not(row: str, tmp_path: Path) -> None:
+    x, w = torch.randn(4, 16, 14, 14), torch.randn(32, 16, 3, 3)
+    path = table(tmp_path, row)
+    with ptac.enable("operator_fusion", calibration=str(path)):
+        hits = switching.hits("conv2d")
+        F.conv2d(x, w, stride=2)
+        assert hits.accelerated == 1
+        F.conv2d(x.to(memory_format=torch.channels_last), w, stride=2)
+        F.conv1d(x.flatten(2), w[:, :, 0].contiguous(), stride=2)
+        F.conv3d(x[:, :, None], w[:, :, None], stride=2)
+        F.conv_transpose2d(x, w.transpose(0, 1).contiguous(), stride=2)
+        assert hits.accelerated == 1
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if row == "implicit_avx512"])
+def test_amounts_are_those_of_the_call(row: str) -> None:
+    """Blocks of stock's are 16 channels; of 24 taps along an axis 22 meet a pixel."""
+    last = function("ptac_implicit_last_amounts", ctypes.POINTER(Amounts))().contents
+    x, w = torch.randn(2, 20, 8, 8), torch.randn(40, 20, 3, 3)
+    torch.set_num_threads(1)
+    with switching.accelerated("conv2d", row=row):
+        F.conv2d(x, w, padding=1)
+    stock = [1, 2 * (22 * 22) * 32 * 48, x.numel(), 2 * 64 * 48, 32 * 48 * 9, 0, 0]
+    assert list(last.stock) == pytest.approx(stock)
+    assert not last.is_lowered
+    # A strip of both images: 18 rows of 10 slots but the last two, in 12 vectors.
+    copied = 20 * 2 * 10 * 10
+    assert last.ours[0] == 1
+    assert last.ours[1] == 20 * 9 * 5 * 4 * 12
+    assert list(last.ours[3:6]) == [copied, 0, 0]
+    assert last.ours[6] == 20 * 2 * 10
+    assert last.ours[7] == 40 * 2 * 8
+    assert last.ours[8] == w.numel()
+    with switching.accelerated("conv2d", row=row):
+        F.conv2d(x[:1], w)
+    assert last.ours[0] == 0, "ATen's own, of which nothing is known"
+    assert _C.pinned("conv2d") is None
