@@ -105,3 +105,24 @@ def test_amounts_are_those_of_the_call(row: str) -> None:
         F.conv2d(x[:1], w)
     assert last.ours[0] == 0, "ATen's own, of which nothing is known"
     assert _C.pinned("conv2d") is None
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_what_no_plan_is_made_for_is_not_estimated(row: str, tmp_path: Path) -> None:
+    """More phases than a plan has room for; a kernel whose taps reach too far."""
+    path = table(tmp_path, row)
+    with ptac.enable("operator_fusion", calibration=str(path)):
+        assert step(((2, 8, 130, 130), (8, 8, 65, 65), {"stride": 65})) == (0, 0)
+        assert step(((2, 8, 80, 80), (8, 8, 40, 40), {"stride": 40})) == (0, 0)
+        far = {"dilation": 60, "padding": 60}
+        assert step(((2, 256, 4, 4), (8, 256, 3, 3), far)) == (0, 0)
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_gradients_of_transposes_are_as_tables_say(row: str, tmp_path: Path) -> None:
+    x = torch.randn(2, 16, 2, 2, requires_grad=True)
+    w = torch.randn(16, 8, 2, 2, requires_grad=True)
+    with switching.named(tmp_path, OPS, row):
+        hits = switching.hits("conv2d_backward")
+        F.conv_transpose2d(x, w, stride=2).sum().backward()
+        assert hits.accelerated == 2

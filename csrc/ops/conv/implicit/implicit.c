@@ -75,13 +75,13 @@ static bool is_like_cases(const ptac_conv2d *p)
            p->kernel_h <= p->h && p->kernel_w <= p->w;
 }
 
-/* Prices are those of images: neither volumes nor sequences. */
+/* Prices are of images, neither volumes nor sequences; plans, of what is taken. */
 static bool is_estimated(const ptac_call *call)
 {
     const ptac_conv2d *p = call->params;
 
     return !p->is_transposed && !ptac_conv2d_is_of_volumes(call) &&
-           (p->h > 1 || p->kernel_h > 1);
+           (p->h > 1 || p->kernel_h > 1) && ptac_implicit_accepts(call) == PTAC_TAKE;
 }
 
 /* Of what ATen does itself 1x1 kernels were measured, and those on one image. */
@@ -101,6 +101,8 @@ bool ptac_implicit_pays(const ptac_call *call, const ptac_implicit_stages *stage
     const double least = p->result == PTAC_CONV_DATA ? 0.95 : 1.1;
     const bool is_1x1 = p->kernel_d == 1 && p->kernel_h == 1 && p->kernel_w == 1;
 
+    if (p->is_transposed)
+        return true;
     if (p->result == PTAC_CONV_FORWARD && !is_like_cases(p))
         return false;
     if (is_estimated(call)) {
