@@ -130,6 +130,8 @@ def with_amounts(
 def fitted(amounts: np.ndarray, seconds: np.ndarray) -> np.ndarray:
     """Prices, seconds: none below zero; zero of what there is nowhere."""
     used = amounts.any(axis=0)
+    if not used.any():
+        return np.zeros(amounts.shape[1])
     one = amounts[:, used]
     typical = np.array([np.median(column[column > 0]) for column in one.T])
     start = np.log(np.median(seconds) / len(typical) / typical)
@@ -207,7 +209,8 @@ def main() -> None:
                         print(one.written(), file=file)
         for result in options.results:
             wanted = (result, options.threads)
-            print_fit([s for s in samples if (s.result, s.threads) == wanted], row)
+            if these := [s for s in samples if (s.result, s.threads) == wanted]:
+                print_fit(these, row)
 
 
 if __name__ == "__main__":

@@ -70,19 +70,15 @@ bool ptac_chooser_knows(ptac_op op, const ptac_shape *shape, ptac_dtype dtype,
     return now && ptac_calibration_find(now, op, shape, dtype, n_threads, row);
 }
 
-static const ptac_kernel *look_up(const ptac_call *call, const ptac_shape *shape,
-                                  ptac_dtype dtype)
+static const ptac_point *find(const ptac_call *call, const ptac_shape *shape,
+                              ptac_dtype dtype, const ptac_kernel **row)
 {
     const ptac_calibration *now = PTAC_LOAD(current);
-    const ptac_kernel *row = NULL;
-    const ptac_point *point;
 
-    if (!now)
-        return NULL;
-    point = ptac_calibration_find(now, call->op, shape, dtype, call->n_threads, &row);
-    if (point)
-        ptac_point_estimate(point, shape);
-    return row;
+    *row = NULL;
+    return now ? ptac_calibration_find(now, call->op, shape, dtype, call->n_threads,
+                                       row)
+               : NULL;
 }
 
 static bool pays(const ptac_kernel *row, const ptac_call *call, int64_t uses)
@@ -90,20 +86,28 @@ static bool pays(const ptac_kernel *row, const ptac_call *call, int64_t uses)
     return !(row->in_bf16 && uses < LEAST_USES) && (!row->pays || row->pays(call));
 }
 
-/* The row that the table has for a call, if it pays there. */
-static const ptac_kernel *paying(const ptac_call *call, const ptac_shape *shape,
-                                 ptac_dtype dtype)
+/*
+ * The row that the table has for a call, if it pays there. What the call takes in stock
+ * is said by its own kind, where the other one does not serve it.
+ */
+static const ptac_kernel *look_up(const ptac_call *call, const ptac_shape *shape,
+                                  ptac_dtype dtype)
 {
-    const ptac_kernel *row = look_up(call, shape, dtype);
+    const ptac_kernel *row;
+    const ptac_point *point = find(call, shape, dtype, &row);
 
+    if (point)
+        ptac_point_estimate(point, shape);
     if (row && pays(row, call, shape->uses))
         return row;
     if (shape->or_kind) {
         const ptac_shape other = {.kind = shape->or_kind, .work = shape->or_work};
 
-        row = look_up(call, &other, dtype);
-        if (row && row->pays_in_any && row->pays_in_any(call))
+        point = find(call, &other, dtype, &row);
+        if (row && row->pays_in_any && row->pays_in_any(call)) {
+            ptac_point_estimate(point, &other);
             return row;
+        }
     }
     return NULL;
 }
@@ -151,7 +155,7 @@ const ptac_kernel *ptac_select(const ptac_call *call, ptac_reason *why)
     if (row) {
         pinned_pays = !row->pays || row->pays(call);
     } else {
-        row = paying(call, &shape, dtype);
+        row = look_up(call, &shape, dtype);
     }
     if (!row && shapes->is_decided)
         row = ptac_registry_preferred(call->op, PTAC_FAST);

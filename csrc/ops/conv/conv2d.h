@@ -149,7 +149,7 @@ enum {
     PTAC_CONV_VOLUME_STRIDED,
     PTAC_CONV_VOLUME_TRANSPOSED,
     PTAC_CONV_VOLUME_GROUPED,
-    PTAC_CONV_ANY, /* of images, forward: where no row of another kind's pays */
+    PTAC_CONV_ANY, /* of images, not transposed: where in its own kind no row pays */
     PTAC_CONV_N_KINDS,
 };
 

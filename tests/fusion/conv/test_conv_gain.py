@@ -57,6 +57,7 @@ def step(geometry: Geometry) -> tuple[int, int]:
     return hits[0].accelerated, hits[1].accelerated
 
 
+@pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("row", ROWS)
 @pytest.mark.parametrize("name", [*GAINING, *LOSING])
 def test_what_is_expected_to_gain_is_served(
@@ -65,6 +66,26 @@ def test_what_is_expected_to_gain_is_served(
     path = table(tmp_path, row)
     with ptac.enable("operator_fusion", calibration=str(path)):
         assert step((GAINING | LOSING)[name]) == ((1, 2) if name in GAINING else (0, 0))
+
+
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize("row", ROWS)
+def test_stocks_time_is_said_by_the_calls_own_kind(row: str, tmp_path: Path) -> None:
+    """Unless the other kind serves the call: then by that one."""
+    path = table(tmp_path, row)
+    own = f"conv2d,strided_{{}},float32,1,0,{row},0.5,7000"
+    lines = [own.format("256"), own.format("16")]
+    path.write_text(path.read_text() + "\n".join(lines) + "\n")
+    with ptac.enable("operator_fusion", calibration=str(path)):
+        told = []
+        for name in ("strided 3x3", "strided"):
+            sizes, weight, options = (GAINING | LOSING)[name]
+            before = _C.estimates("conv2d")
+            F.conv2d(torch.randn(sizes), torch.randn(weight), **options)
+            told.append(
+                [a - b for a, b in zip(_C.estimates("conv2d"), before, strict=True)]
+            )
+    assert told == [[0, 0, 7_000_000], [100_000, 50_000, 0]]
 
 
 @pytest.mark.parametrize("row", ROWS)
@@ -82,12 +103,12 @@ def test_other_formats_and_ranks_are_not(row: str, tmp_path: Path) -> None:
         assert hits.accelerated == 1
 
 
+@pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("row", [row for row in ROWS if row == "implicit_avx512"])
 def test_amounts_are_those_of_the_call(row: str) -> None:
     """Blocks of stock's are 16 channels; of 24 taps along an axis 22 meet a pixel."""
     last = function("ptac_implicit_last_amounts", ctypes.POINTER(Amounts))().contents
     x, w = torch.randn(2, 20, 8, 8), torch.randn(40, 20, 3, 3)
-    torch.set_num_threads(1)
     with switching.accelerated("conv2d", row=row):
         F.conv2d(x, w, padding=1)
     stock = [1, 2 * (22 * 22) * 32 * 48, x.numel(), 2 * 64 * 48, 32 * 48 * 9, 0, 0]

@@ -93,7 +93,6 @@ static bool is_like_atens(const ptac_conv2d *p, bool is_1x1)
            p->out_channels >= LEAST_CHANNELS;
 }
 
-/* What tables say of the gradient of the data is nearer than the estimate. */
 bool ptac_implicit_pays(const ptac_call *call, const ptac_implicit_stages *stages)
 {
     enum { MOST_FEWER = 4, MOST_FEWER_OF_1X1 = 8 };

@@ -139,7 +139,8 @@ void ptac_implicit_enter(ptac_implicit *plan, float *scratch);
 
 ptac_reason ptac_implicit_accepts(const ptac_call *call);
 /*
- * Not where little or no gain is expected (implicit_gain.h). Forward, besides, not to a
+ * Not where little or no gain is expected (implicit_gain.h), of gradients of the data
+ * only where a loss is, as tables know more of these. Forward, besides, not to a
  * few places, or few of many images, nor by kernels larger than the image; nor, where
  * nothing is expected, to far fewer channels than from. Of what ATen does itself, which
  * is unknown, 1x1 kernels on one image.

@@ -5,7 +5,8 @@
  * that are copied, weights that are read, and what a call costs whatever its size. The
  * prices are those that come nearest to the times of some thousand random convolutions
  * (python -m benchmarks.prices). They are of one kind of CPU; on others it is their
- * quotient that counts, of which large errors on both sides are the same.
+ * quotient that counts, of which large errors on both sides are the same. More threads
+ * than two are estimated as two.
  */
 #ifndef PTAC_OPS_CONV_IMPLICIT_IMPLICIT_GAIN_H
 #define PTAC_OPS_CONV_IMPLICIT_IMPLICIT_GAIN_H

@@ -186,7 +186,7 @@ static void cut_items(ptac_implicit *plan, const ptac_implicit_stages *stages,
 
     plan->rows = stages->rows;
     plan->n_near = (int)(LINES_AT_ONCE / lines_of(plan));
-    /* Few strips are shared out by rows: each thread then copies all of them. */
+    /* Few strips are shared out by rows: threads then copy one each of their own. */
     plan->n_parts = n < 4 * n_threads && n % n_threads != 0
                         ? (int)ptac_least(n_threads, blocks)
                         : 1;
