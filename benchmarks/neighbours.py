@@ -166,19 +166,30 @@ def measured(drawn: Drawn) -> tuple[str, float] | None:
     return f"{op} {row}", ratio(timings["stock"], timings["ours"])
 
 
-def main() -> None:
-    """Draw, time and print."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=60)
+def drawing_parser(text: str, seconds: float) -> argparse.ArgumentParser:
+    """Options of what draws shapes for some time."""
+    parser = argparse.ArgumentParser(description=text.splitlines()[0])
+    parser.add_argument("--seconds", type=float, default=seconds)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--all", action="store_true", help="print every shape")
-    parser.add_argument("kinds", nargs="*", default=[*KINDS], metavar="KIND")
-    options = parser.parse_args()
-    draw = random.Random(options.seed)
+    return parser
+
+
+def started(options: argparse.Namespace) -> random.Random:
+    """What is drawn by, in a process set up as ``options`` say."""
     torch.manual_seed(options.seed)
     torch.set_num_threads(options.threads)
     raise_malloc_thresholds()
+    return random.Random(options.seed)
+
+
+def main() -> None:
+    """Draw, time and print."""
+    parser = drawing_parser(__doc__, seconds=60)
+    parser.add_argument("--all", action="store_true", help="print every shape")
+    parser.add_argument("kinds", nargs="*", default=[*KINDS], metavar="KIND")
+    options = parser.parse_args()
+    draw = started(options)
     found: dict[str, list[tuple[float, str]]] = defaultdict(list)
     until = time.monotonic() + options.seconds
     with torch.no_grad():

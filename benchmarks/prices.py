@@ -11,7 +11,6 @@ file of samples, new ones are added to those that it has, and all of them are fi
 
 from __future__ import annotations
 
-import argparse
 import ctypes
 import random
 import time
@@ -26,9 +25,15 @@ from scipy.optimize import least_squares
 
 import pai_torchacc as ptac
 from benchmarks.extension import function
-from benchmarks.neighbours import SLOWER, Geometry, drawn_geometry
+from benchmarks.neighbours import (
+    SLOWER,
+    Geometry,
+    drawing_parser,
+    drawn_geometry,
+    started,
+)
 from pai_torchacc import _C
-from pai_torchacc.bench.measure import Call, alternate, raise_malloc_thresholds
+from pai_torchacc.bench.measure import Call, alternate
 
 N_OURS, N_STOCK = 12, 7
 RESULTS = ("forward", "data", "weight")
@@ -180,17 +185,11 @@ def print_fit(samples: list[Sample], row: str) -> None:
 
 def main() -> None:
     """Draw, time, fit and print."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=300)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--seed", type=int, default=0)
+    parser = drawing_parser(__doc__, seconds=300)
     parser.add_argument("--samples", type=Path)
     parser.add_argument("results", nargs="*", default=[*RESULTS], metavar="RESULT")
     options = parser.parse_args()
-    draw = random.Random(options.seed)
-    torch.manual_seed(options.seed)
-    torch.set_num_threads(options.threads)
-    raise_malloc_thresholds()
+    draw = started(options)
     with ptac.enable():  # which looks at PTAC_CPU_ISA
         rows = {op: rows for op, _, rows in _C.operators()}["conv2d"]
     row = max(name for name, _, can_run, _ in rows if can_run and "implicit" in name)

@@ -93,18 +93,18 @@ static bool pays(const ptac_kernel *row, const ptac_call *call, int64_t uses)
 static const ptac_kernel *look_up(const ptac_call *call, const ptac_shape *shape,
                                   ptac_dtype dtype)
 {
-    const ptac_kernel *row;
-    const ptac_point *point = find(call, shape, dtype, &row);
+    const ptac_kernel *own, *row;
+    const ptac_point *point = find(call, shape, dtype, &own);
 
     if (point)
         ptac_point_estimate(point, shape);
-    if (row && pays(row, call, shape->uses))
-        return row;
+    if (own && pays(own, call, shape->uses))
+        return own;
     if (shape->or_kind) {
         const ptac_shape other = {.kind = shape->or_kind, .work = shape->or_work};
 
         point = find(call, &other, dtype, &row);
-        if (row && row->pays_in_any && row->pays_in_any(call)) {
+        if (row && row != own && row->pays_in_any && row->pays_in_any(call)) {
             ptac_point_estimate(point, &other);
             return row;
         }

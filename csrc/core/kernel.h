@@ -56,7 +56,7 @@ typedef struct ptac_kernel {
     ptac_reason (*accepts)(const ptac_call *call);
     /* Whether a call is like those that a table speaks of; NULL: all of their kind. */
     bool (*pays)(const ptac_call *call);
-    /* The same where the table speaks of calls of any kind (ptac_shape.or_kind). */
+    /* The same where tables speak of any kind, see or_kind: of no more than pays is. */
     bool (*pays_in_any)(const ptac_call *call);
     /*
      * Computes the outputs; on CUDA, launches what does. Never locks, prints or

@@ -243,6 +243,10 @@ static double share_met(int in, int out, int kernel, int stride, int dilation, i
     return (double)n / ((double)out * kernel);
 }
 
+/*
+ * oneDNN fills up channels to whole blocks, but not those of first layers: up to four
+ * it reads as they lie, up to eight it multiplies no more than there are, as fits say.
+ */
 static void count_stock(const ptac_conv2d *p, int lanes, int n_threads, double *n)
 {
     enum { MOST_UNPADDED = 8, MOST_FIRST = 4 };
@@ -290,19 +294,19 @@ double ptac_implicit_gain(const ptac_call *call, const ptac_implicit_stages *sta
     const ptac_conv2d *p = call->params;
     const int n_threads = (int)ptac_least(call->n_threads, MOST_THREADS);
     const prices *at = &prices_of[p->result][stages->lanes == 8][n_threads - 1];
-    ptac_implicit_amounts n = {.ours = {0}};
+    ptac_implicit_amounts *n = &last;
     ptac_call as = *call;
     ptac_implicit plan;
 
-    if (!is_atens(p, call->n_threads)) {
-        as.n_threads = n_threads;
-        plan = ptac_implicit_plan_of(&as, stages);
-        count_ours(&plan, stages, n_threads, n.ours);
-        count_stock(p, stages->lanes, n_threads, n.stock);
-        n.is_lowered = n.stock[PTAC_STOCK_COLUMNS] > 0;
-        n.gain = sum(n.stock, n.is_lowered ? at->lowered : at->blocked, PTAC_N_STOCK) /
-                 sum(n.ours, at->ours, PTAC_N_OURS);
-    }
-    last = n;
-    return n.gain;
+    *n = (ptac_implicit_amounts){.gain = 0};
+    if (is_atens(p, call->n_threads))
+        return 0;
+    as.n_threads = n_threads;
+    plan = ptac_implicit_plan_of(&as, stages);
+    count_ours(&plan, stages, n_threads, n->ours);
+    count_stock(p, stages->lanes, n_threads, n->stock);
+    n->is_lowered = n->stock[PTAC_STOCK_COLUMNS] > 0;
+    n->gain = sum(n->stock, n->is_lowered ? at->lowered : at->blocked, PTAC_N_STOCK) /
+              sum(n->ours, at->ours, PTAC_N_OURS);
+    return n->gain;
 }
