@@ -95,6 +95,13 @@ class Ledger:
             for entry in self._entries
         )
 
+    def repeat(self, owner: Any, name: str) -> None:
+        """Set ``owner.name`` again where something has put back what was there."""
+        for entry in self._entries:
+            is_it = (entry.owner, entry.name) == (owner, name)
+            if is_it and entry.now() is entry.original:
+                entry.put(entry.value)
+
     def set_item(self, mapping: dict[Any, Any], key: Any, value: Any) -> None:
         """Set ``mapping[key]``."""
         self._do(_Entry(mapping, key, value))

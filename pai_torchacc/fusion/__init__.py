@@ -122,6 +122,8 @@ def remove(c: Any) -> None:
         room.remove(c)
     tf32.remove(sys.modules["torch"])
     c.scratch_clear()
+    if entries := sys.modules.get(f"{__name__}.entries"):
+        entries.remove(c)
     _attention_ledger.undo()
     _ledger.undo()
     chains.release("operator_fusion")
@@ -175,6 +177,8 @@ def remarks() -> list[str]:
     for why in sorted(set(_unserved.values())):
         names = ", ".join(sorted(op for op in _unserved if _unserved[op] == why))
         found.append(f"left to stock, {why}: {names}")
+    if entries := sys.modules.get(f"{__name__}.entries"):
+        found += entries.remarks()
     if _kept:
         import torch
 
@@ -265,8 +269,10 @@ def _install_stand_ins(c: Any) -> None:
     from pai_torchacc.fusion import (
         attention_dropout,
         embedding,
+        entries,
         linear,
         loss,
+        module_call,
         norm_act,
         randomness,
         recurrent,
@@ -293,6 +299,8 @@ def _install_stand_ins(c: Any) -> None:
     recurrent.install(c, _ledger)
     rms_norm.install(c, _ledger)
     sequential.install(c, "operator_fusion")
+    module_call.install(c, _ledger)
+    entries.install(c)
 
 
 def _install_attention(c: Any, config: Config) -> None:

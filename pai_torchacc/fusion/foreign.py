@@ -112,6 +112,8 @@ def is_torchs_own(owner: Any, name: str) -> bool:
     function = vars(owner)[name]
     if isinstance(function, staticmethod):
         function = function.__func__
+    if type(function).__module__ == "pai_torchacc._C":  # see module_call.py
+        function = function.__wrapped__
     if isinstance(function, BuiltinFunctionType):
         return function.__name__ == name
     while isinstance(function, FunctionType):
@@ -131,7 +133,9 @@ def _replaced(owner: Any, name: str) -> Iterator[Place]:
     from torch.optim import Optimizer
 
     yield owner, name
-    if (owner, name) == (nn.Sequential, "forward"):
+    if (owner, name) == (nn.Module, "__call__"):
+        yield nn.Module, "_call_impl"
+    elif (owner, name) == (nn.Sequential, "forward"):
         yield from _called_by_sequential()
     elif (owner, name) == (functional, "multi_head_attention_forward"):
         for called in ("linear", "_in_projection", "_in_projection_packed"):

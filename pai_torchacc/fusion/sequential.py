@@ -103,6 +103,21 @@ _KNOWN = (
         (),
         ("weight",),
     ),
+    Known(nn.Sequential, (), ("__iter__",)),
+    Known(nn.Conv1d, ((F, "conv1d"),), ("_conv_forward",), _WEIGHTS),
+    Known(nn.LayerNorm, ((F, "layer_norm"), (torch, "layer_norm")), (), _WEIGHTS),
+    Known(nn.AvgPool2d, ((F, "avg_pool2d"),)),
+    Known(
+        nn.AdaptiveAvgPool2d,
+        ((F, "adaptive_avg_pool2d"), (_nn, "adaptive_avg_pool2d")),
+    ),
+    Known(nn.LeakyReLU, ((F, "leaky_relu"), (_nn, "leaky_relu"))),
+    Known(nn.ELU, ((F, "elu"), (_nn, "elu"))),
+    Known(nn.Hardsigmoid, ((F, "hardsigmoid"), (_nn, "hardsigmoid"))),
+    Known(nn.Softmax, ((F, "softmax"),)),
+    Known(nn.LogSoftmax, ((F, "log_softmax"),)),
+    Known(nn.Flatten),
+    Known(nn.Identity),
 )
 
 

@@ -183,6 +183,7 @@ CALLS: dict[str, Callable[[], list[Tensor]]] = {
     "log_softmax": lambda: gradient_of(lambda x: x.log_softmax(1), 8, 5),
     "cross_entropy": lambda: gradient_of(lambda x: F.cross_entropy(x, TARGET), 8, 5),
     "mm": lambda: gradient_of(lambda x: x @ FEATURES, 8, 5),
+    "small_pointwise": lambda: [torch.relu(PLAIN)],
     "addmm": lambda: gradient_of(lambda x: F.linear(x, FEATURES.t(), TERMS), 8, 5),
     "bmm": lambda: gradient_of(lambda x: x @ FEATURES.expand(2, 5, -1), 2, 8, 5),
     "baddbmm": lambda: [torch.baddbmm(*[PLAIN[:5, :5].expand(2, 5, 5)] * 3)],

@@ -269,6 +269,9 @@ typedef struct at_string {
        bool, at_ints, int64_t, at_mask3))                                              \
     M(void *const *, tracing_state, "_ZN5torch3jit6tracer15getTracingStateEv", (void)) \
     M(const void *, global_context, "_ZN2at13globalContextEv", (void))                 \
+    M(bool, profiler_enabled, "_ZN5torch8profiler4impl15profilerEnabledEv", (void))    \
+    M(int64_t, function_modes, "_ZN2at4impl22PythonTorchFunctionTLS9stack_lenEv",      \
+      (void))                                                                          \
     M(int, float32_precision,                                                          \
       "_ZNK2at7Context16float32PrecisionENS_14Float32BackendENS_9Float32OpE",          \
       (const void *, int, int))                                                        \

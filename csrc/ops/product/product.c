@@ -7,6 +7,34 @@
 
 #include "core/host.h"
 
+static bool has_work_up_to(int64_t most, int64_t m, int64_t n, int64_t k)
+{
+    return m <= most && n <= most && k <= most && m * n <= most && m * n * k <= most;
+}
+
+bool ptac_product_is_small(int64_t m, int64_t n, int64_t k)
+{
+    enum { MOST_WORK = 1 << 15 };
+
+    return has_work_up_to(MOST_WORK, m, n, k);
+}
+
+bool ptac_product_is_thin(int64_t m, int64_t n, int64_t k)
+{
+    enum { MOST_WORK = 1 << 20, LEAST_COLUMNS = 4, VECTOR = 16 };
+
+    return n >= LEAST_COLUMNS && n < VECTOR && k >= VECTOR &&
+           has_work_up_to(MOST_WORK, m, n, k);
+}
+
+bool ptac_product_small_is_dot(const ptac_product *p)
+{
+    enum { FEW_ROWS = 4, FEW_TERMS = 64 };
+
+    return ptac_product_accepts_dot(p) == PTAC_TAKE &&
+           (p->m < FEW_ROWS || p->k > FEW_TERMS);
+}
+
 ptac_reason ptac_product_accepts_dot(const ptac_product *product)
 {
     if (product->a_term != 1 || product->b_term != 1)
@@ -127,12 +155,21 @@ static ptac_reason place(const matrices *a, const matrices *b, ptac_shape *shape
 static ptac_reason classify(const ptac_call *call, ptac_shape *shape)
 {
     const matrices a = matrices_of(&call->inputs[0]), b = matrices_of(&call->inputs[1]);
+    const int64_t m = a.sizes[0], k = a.sizes[1], n = b.sizes[1];
+    const ptac_reason why = place(&a, &b, shape);
 
-    return place(&a, &b, shape);
+    if (why || !ptac_product_is_small(m, n, k))
+        return why;
+    shape->kind += call->params == &ptac_product_is_lean ? 2 * N_ORDERS : N_ORDERS;
+    shape->sizes[0] = 0;
+    return PTAC_TAKE;
 }
 
-PTAC_SHAPES(MM, classify, "nn", "nt", "tn", "tt")
-PTAC_SHAPES(ADDMM, classify, "nn", "nt", "tn", "tt")
+const char ptac_product_is_lean;
+
+#define OF_ONE "nn", "nt", "tn", "tt", "small_nn", "small_nt", "small_tn", "small_tt"
+PTAC_SHAPES(MM, classify, OF_ONE, "lean_nn", "lean_nt", "lean_tn", "lean_tt")
+PTAC_SHAPES(ADDMM, classify, OF_ONE)
 
 /*
  * Of many matrices the rows of all count, since all are passed, and a kind says how

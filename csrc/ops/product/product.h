@@ -4,7 +4,7 @@
  *
  * For products that have few rows or are of odd sizes; libraries are as good at large
  * ones. Matrices are of float32 and lie as they lie: nothing is kept from one call to
- * the next, so that nothing can go stale. There are four ways:
+ * the next, so that nothing can go stale. There are five ways:
  *
  *   dot      lanes are neighbouring terms. Rows of a and columns of b are read where
  *            they lie and added up in lanes. For few rows, or few columns.
@@ -14,6 +14,8 @@
  *            the first cache, are laid out there, which pays from some rows on.
  *   turned   lanes are neighbouring rows of a, which are laid out. Columns of b are
  *            read where they lie, once. For some tens of rows.
+ *   small    dot or packed, as the sizes say. For products that are small or thin, of
+ *            which stock's time is that of its call.
  *
  * In all the terms of an element are added in an order that the number of terms alone
  * decides: results depend neither on threads nor on other rows.
@@ -43,6 +45,9 @@ typedef struct ptac_product_factors {
     float alpha, beta; /* alpha is not 0; where beta is, nobody reads bias */
 } ptac_product_factors;
 
+/* params of an mm that comes from Python and has not passed torch's dispatcher. */
+extern const char ptac_product_is_lean;
+
 enum {
     PTAC_PRODUCT_WORK = 1 << 18, /* multiply-adds that are worth a thread */
     PTAC_STREAM_ROWS = 8,
@@ -64,6 +69,7 @@ enum {
     PTAC_PRODUCT_PACKED,
     PTAC_PRODUCT_STREAM,
     PTAC_PRODUCT_TURNED,
+    PTAC_PRODUCT_SMALL,
     PTAC_N_PRODUCT_WAYS,
 };
 
@@ -88,6 +94,12 @@ ptac_product_batch ptac_product_batch_of(const ptac_call *call);
 /* Each by this way. PTAC_FAILED without memory; what is in y then is nobody's. */
 ptac_status ptac_product_batch_run(const ptac_product_batch *all,
                                    const ptac_product_way *way);
+
+/* A product of little work; and one of more, whose few columns fill no vector. */
+bool ptac_product_is_small(int64_t m, int64_t n, int64_t k);
+bool ptac_product_is_thin(int64_t m, int64_t n, int64_t k);
+/* Of a small or thin one: whether dot is the way. */
+bool ptac_product_small_is_dot(const ptac_product *product);
 
 ptac_reason ptac_product_accepts_dot(const ptac_product *product);
 ptac_reason ptac_product_accepts_packed(const ptac_product *product);

@@ -10,6 +10,11 @@
 #include "ops/product/product_stream_tpl.h"
 #include "ops/product/product_turned_tpl.h"
 
+static ptac_status product_small(const ptac_product *p)
+{
+    return ptac_product_small_is_dot(p) ? product_dot(p) : product_packed(p);
+}
+
 const ptac_product_way WAYS[PTAC_N_PRODUCT_WAYS] = {
     [PTAC_PRODUCT_DOT] = {"dot_" ISA, ptac_product_accepts_dot, product_dot},
     [PTAC_PRODUCT_PACKED] = {"packed_" ISA, ptac_product_accepts_packed,
@@ -18,6 +23,7 @@ const ptac_product_way WAYS[PTAC_N_PRODUCT_WAYS] = {
                              product_stream},
     [PTAC_PRODUCT_TURNED] = {"turned_" ISA, ptac_product_accepts_turned,
                              product_turned},
+    [PTAC_PRODUCT_SMALL] = {"small_" ISA, ptac_product_accepts_packed, product_small},
 };
 
 static ptac_reason accepts_dot(const ptac_call *call)
@@ -88,6 +94,13 @@ static ptac_status run_turned(const ptac_call *call)
     return ptac_product_batch_run(&all, &WAYS[PTAC_PRODUCT_TURNED]);
 }
 
+static ptac_status run_small(const ptac_call *call)
+{
+    const ptac_product_batch all = ptac_product_batch_of(call);
+
+    return ptac_product_batch_run(&all, &WAYS[PTAC_PRODUCT_SMALL]);
+}
+
 #define ROWS(id, ...)                                                                  \
     PTAC_ROW(id, "dot_" ISA, PTAC_CLOSE, NEEDS, accepts_dot, run_dot)                  \
     PTAC_ROW(id, "stream_" ISA, PTAC_CLOSE, NEEDS, accepts_stream, run_stream)         \
@@ -95,6 +108,7 @@ static ptac_status run_turned(const ptac_call *call)
              .rank = 1, ##__VA_ARGS__)
 #define ROWS_OF_ONE(id)                                                                \
     ROWS(id, .pays = packed_pays)                                                      \
+    PTAC_ROW(id, "small_" ISA, PTAC_CLOSE, NEEDS, accepts_packed, run_small)           \
     PTAC_ROW(id, "turned_" ISA, PTAC_CLOSE, NEEDS, accepts_turned, run_turned,         \
              .pays = turned_pays)
 ROWS_OF_ONE(MM)

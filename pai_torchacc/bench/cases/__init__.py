@@ -14,6 +14,7 @@ from pai_torchacc.bench.cases import (
     conv,
     copies,
     encoder,
+    entries,
     foreach,
     indexing,
     int8,
@@ -42,7 +43,7 @@ def cases() -> Iterator[Case]:
     families = (
         *(conv, depthwise, pool, norm, layer_norm, activation, upsample, copies),
         *(indexing, randomness, loss, elementwise, softmax, linear, many, attention),
-        *(encoder, recurrent, int8, optim, foreach),
+        *(encoder, recurrent, int8, optim, foreach, entries),
     )
     for family in families:
         yield from family.cases()

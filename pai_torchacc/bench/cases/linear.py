@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from functools import partial
 from itertools import cycle
@@ -16,6 +17,8 @@ WEIGHTS = (
     *((768, 3072), (3072, 768), (256, 64), (1024, 64), (64, 256), (64, 1024)),
 )
 """As (terms, rows of the weight)."""
+
+ISAS = ("avx2", "avx512")
 
 LEAST_IN_TURN = 1 << 17
 IN_TURN = 1 << 23
@@ -34,9 +37,34 @@ SHAPES = (
 )
 """Products as (rows of x, terms, rows of the weight)."""
 
+SMALL = (
+    *((1, 1, 1), (1, 2, 2), (2, 4, 4), (1, 4, 32), (8, 8, 8), (32, 4, 8)),
+    *((4, 32, 16), (32, 13, 10), (1, 64, 128), (32, 32, 16), (16, 64, 32)),
+)
+THIN = ((64, 64, 10), (16, 512, 10), (32, 1000, 10), (128, 1024, 8))
+"""The same of little work, and with few columns, by their work."""
+
+
+OF_LARGE = (
+    *("scalar", "onednn", "bf16", "bf16+amx"),
+    *(f"{w}_{isa}" for w in ("dot", "stream", "packed", "turned") for isa in ISAS),
+)
+"""Rows that "small" chooses among, and that are not for these."""
+
+
+def _by_work(shapes: tuple[tuple[int, int, int], ...]) -> Iterator[tuple[int, ...]]:
+    for m, k, n in sorted(shapes, key=math.prod):
+        yield m, k, n, m * k * n
+
 
 def cases() -> Iterator[Case]:
     """Cases of linear_act and mm; layers are timed with their gradients."""
+    for kind, shapes in (("infer_small", SMALL), ("infer_thin", THIN)):
+        for m, k, n, work in _by_work(shapes):
+            for act in ("", "_act"):
+                make = partial(_make, m, k, n, bool(act), is_training=False)
+                place = ("linear_act", kind + act, "float32", work)
+                yield Case(*place, (make,), without_rows=OF_LARGE)
     for m, k, n in SHAPES:
         for act in ("", "_act"):
             for way in ("infer", "train"):
@@ -58,6 +86,16 @@ def products() -> Iterator[Case]:
             yield _case("mm", kind, sizes)
         for kind in ("nt", "nn"):
             yield _case("addmm", kind, (m, k, n))
+    yield from _small_sums()
+
+
+def _small_sums() -> Iterator[Case]:
+    """Small ones: of mm stock was as fast at most of them."""
+    for m, k, n, work in _by_work(SMALL):
+        for kind in ("nt", "nn"):
+            make = partial(_product, "addmm", kind, (m, k, n))
+            place = ("addmm", "small_" + kind, "float32", work)
+            yield Case(*place, (make,), without_rows=OF_LARGE)
 
 
 def _case(op: str, kind: str, sizes: tuple[int, int, int]) -> Case:

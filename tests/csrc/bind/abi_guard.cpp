@@ -10,12 +10,14 @@
 #undef USE_CUDA
 
 #include <torch/csrc/autograd/function.h>
+#include <torch/csrc/profiler/orchestration/observer.h>
 #include <torch/csrc/inductor/aoti_torch/c/shim_cpu.h>
 #include <torch/csrc/inductor/aoti_torch/generated/c_shim_cpu.h>
 #include <torch/csrc/stable/c/shim.h>
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
+#include <ATen/PythonTorchFunctionTLS.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/record_function.h>
@@ -274,6 +276,9 @@ template <> struct in_c<at::Context &(*)()> {
 template <> struct in_c<uint64_t (*)()> {
     using type = uint64_t (*)();
 };
+template <> struct in_c<int64_t (*)()> {
+    using type = int64_t (*)();
+};
 template <> struct in_c<bool (c10::TensorImpl::*)() const> {
     using type = bool (*)(const void *);
 };
@@ -307,6 +312,8 @@ namespace theirs
 {
 constexpr auto tracing_state = &torch::jit::tracer::getTracingState;
 constexpr auto global_context = &at::globalContext;
+constexpr auto profiler_enabled = &torch::profiler::impl::profilerEnabled;
+constexpr auto function_modes = &at::impl::PythonTorchFunctionTLS::stack_len;
 constexpr auto float32_precision = &at::Context::float32Precision;
 constexpr auto is_autocast_enabled =
     static_cast<bool (*)(at::DeviceType)>(&at::autocast::is_autocast_enabled);

@@ -248,7 +248,7 @@ ptac_act ptac_module_activation(ptac_module_kind kind, PyObject *attributes)
 }
 
 /* Read the module behind those that were read, if it is of these kinds. */
-static void read_next(PyObject *modules, Py_ssize_t at, unsigned kinds, ptac_chain *c)
+static void read_next(PyObject *modules, Py_ssize_t at, uint64_t kinds, ptac_chain *c)
 {
     PyObject *module, *attributes;
     ptac_module_kind kind;
@@ -272,7 +272,7 @@ static void read_next(PyObject *modules, Py_ssize_t at, unsigned kinds, ptac_cha
     PyErr_Clear();
 }
 
-bool ptac_chain_read(PyObject *modules, Py_ssize_t at, unsigned followers,
+bool ptac_chain_read(PyObject *modules, Py_ssize_t at, uint64_t followers,
                      ptac_chain *chain)
 {
     PyObject *layer = PyList_GetItem(modules, at);
@@ -287,24 +287,30 @@ bool ptac_chain_read(PyObject *modules, Py_ssize_t at, unsigned followers,
     return chain->n > 1;
 }
 
-/* One that drops nothing, and hands on what it gets. */
+bool ptac_dropout_is_idle(PyObject *attributes)
+{
+    PyObject *training = PyDict_GetItemWithError(attributes, ptac_names.training);
+    PyObject *p = PyDict_GetItemWithError(attributes, ptac_names.p);
+    double share;
+
+    if (!p || !(PyFloat_CheckExact(p) || PyLong_CheckExact(p)))
+        return false;
+    share = PyFloat_AsDouble(p);
+    PyErr_Clear(); /* of an int beyond all floats, which gives -1 */
+    return training == Py_False ? share >= 0 && share <= 1
+                                : training == Py_True && share == 0;
+}
+
 static bool is_idle_dropout(PyObject *modules, Py_ssize_t at)
 {
     PyObject *module = at < PyList_Size(modules) ? PyList_GetItem(modules, at) : NULL;
-    PyObject *attributes = module && ptac_module_kind_of(module) == PTAC_MODULE_DROPOUT
-                               ? ptac_module_attributes(module, PTAC_MODULE_DROPOUT)
-                               : NULL;
-    double p = -1;
-    const bool is_idle = attributes &&
-                         is_exactly(attributes, ptac_names.training, Py_False) &&
-                         read_float(attributes, ptac_names.p, &p) && p >= 0 && p <= 1;
+    PTAC_OWNED PyObject *attributes =
+        module ? ptac_module_attributes(module, PTAC_MODULE_DROPOUT) : NULL;
 
-    Py_XDECREF(attributes);
-    PyErr_Clear();
-    return is_idle;
+    return attributes && ptac_dropout_is_idle(attributes);
 }
 
-bool ptac_chain_read_norm(const ptac_chain_start *start, unsigned followers,
+bool ptac_chain_read_norm(const ptac_chain_start *start, uint64_t followers,
                           ptac_chain *chain)
 {
     PyObject *norm = PyList_GetItem(start->modules, start->at);

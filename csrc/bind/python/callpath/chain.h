@@ -47,7 +47,7 @@ enum { PTAC_LONGEST_CHAIN = 4 }; /* a layer, its norm, its activation, a pool */
 ptac_act ptac_module_activation(ptac_module_kind kind, PyObject *attributes);
 
 /* Kinds of modules as a set. */
-#define PTAC_KIND_BIT(kind) (1u << PTAC_MODULE_##kind)
+#define PTAC_KIND_BIT(kind) ((uint64_t)1 << PTAC_MODULE_##kind)
 
 /*
  * Read the chain that begins at a place of the list: the layer and, behind it and in
@@ -55,7 +55,7 @@ ptac_act ptac_module_activation(ptac_module_kind kind, PyObject *attributes);
  * they are there and among followers. False where there are less than two modules.
  * ptac_chain_drop() in either case.
  */
-bool ptac_chain_read(PyObject *modules, Py_ssize_t at, unsigned followers,
+bool ptac_chain_read(PyObject *modules, Py_ssize_t at, uint64_t followers,
                      ptac_chain *chain);
 void ptac_chain_drop(ptac_chain *chain);
 
@@ -63,7 +63,7 @@ void ptac_chain_drop(ptac_chain *chain);
  * The same of a chain that begins with its BatchNorm, in either mode, of which it may
  * be all; n is then the norm, the activation, and a Dropout that drops nothing.
  */
-bool ptac_chain_read_norm(const ptac_chain_start *start, unsigned followers,
+bool ptac_chain_read_norm(const ptac_chain_start *start, uint64_t followers,
                           ptac_chain *chain);
 
 /*
@@ -99,6 +99,9 @@ bool ptac_conv_may_be_ours(PyObject *module, PyObject *x);
  * exception set.
  */
 int ptac_is_constant(PyObject *tensor, bool may_be_none);
+
+/* Whether a Dropout of these attributes hands on what it gets. */
+bool ptac_dropout_is_idle(PyObject *attributes);
 
 /* Attributes that are an int, or an int or a pair of them; false for anything else. */
 bool ptac_module_int(PyObject *attributes, PyObject *name, int64_t *value);

@@ -27,6 +27,18 @@
     KIND(TANH, "Tanh")                                                                 \
     KIND(SIGMOID, "Sigmoid")                                                           \
     KIND(DROPOUT, "Dropout")                                                           \
+    KIND(SEQUENTIAL, "Sequential")                                                     \
+    KIND(CONV1D, "Conv1d")                                                             \
+    KIND(LAYER_NORM, "LayerNorm")                                                      \
+    KIND(AVG_POOL2D, "AvgPool2d")                                                      \
+    KIND(ADAPTIVE_AVG_POOL2D, "AdaptiveAvgPool2d")                                     \
+    KIND(LEAKY_RELU, "LeakyReLU")                                                      \
+    KIND(ELU, "ELU")                                                                   \
+    KIND(HARDSIGMOID, "Hardsigmoid")                                                   \
+    KIND(SOFTMAX, "Softmax")                                                           \
+    KIND(LOG_SOFTMAX, "LogSoftmax")                                                    \
+    KIND(FLATTEN, "Flatten")                                                           \
+    KIND(IDENTITY, "Identity")                                                         \
     KIND(EMBEDDING, "Embedding")                                                       \
     KIND(EMBEDDING_BAG, "EmbeddingBag")                                                \
     KIND(INT8_LINEAR, "Int8Linear")                                                    \
@@ -43,11 +55,22 @@ typedef enum ptac_module_kind {
 /* The kind that a module's class has; PTAC_N_MODULES where it is none of these. */
 ptac_module_kind ptac_module_kind_of(PyObject *module);
 
+/* The kind of that name, or PTAC_N_MODULES with ValueError set. */
+ptac_module_kind ptac_module_kind_named(PyObject *name);
+
 /*
  * The dictionary of a known module, owned. NULL, without an exception, where the module
  * has to be called.
  */
 PyObject *ptac_module_attributes(PyObject *module, ptac_module_kind kind);
+
+/*
+ * Whether a module of these attributes, which is its dictionary, has none of those by
+ * which calling it would do more than call its class's forward; and whether its
+ * forward is its own.
+ */
+bool ptac_module_is_quiet(PyObject *attributes);
+bool ptac_module_has_own_forward(PyObject *attributes);
 
 /* No hook listens to all modules. */
 bool ptac_modules_are_unheard(void);

@@ -4,6 +4,7 @@
  * A layer and what follows it become one operator when all are known modules and nobody
  * could notice. Every other module is called as ever.
  */
+#include "bind/python/callpath/call/leaf.h"
 #include "bind/python/callpath/chain.h"
 #include "bind/python/callpath/lean.h"
 #include "bind/python/callpath/linear/mlp.h"
@@ -33,7 +34,7 @@ static PyObject *linear_chain(ptac_chain *chain, PyObject *x)
 typedef struct layer_kind {
     PyObject *(*run_first)(const ptac_chain_start *start, Py_ssize_t *n);
     ptac_op op;
-    unsigned followers;
+    uint64_t followers;
     bool (*may_be_ours)(PyObject *module, PyObject *x); /* NULL: its gate is open */
     PyObject *(*run)(ptac_chain *chain, PyObject *x);
 } layer_kind;
@@ -106,7 +107,7 @@ static PyObject *try_chain(place *p, PyObject *x, Py_ssize_t *n)
     ptac_chain chain;
 
     if (!(layer->run || layer->run_first) || (p->i + 1 == p->n && !p->is_x_unseen) ||
-        !ptac_modules_are_unheard())
+        !ptac_modules_are_unheard() || ptac_has_function_mode())
         Py_RETURN_NONE;
     if (!follow_changes(p, PTAC_LONGEST_CHAIN))
         return NULL;
@@ -160,18 +161,14 @@ static bool makes_unseen(const place *p)
     return attributes;
 }
 
-/*
- * sequential(children, input) -> what the modules of this plain dict make of input in
- * turn. module_guards_install() comes first.
- */
-PTAC_ARGS(sequential, 2)
+PyObject *ptac_sequential(PyObject *children, PyObject *input)
 {
     PTAC_OWNED PyObject *modules =
-        PyDict_CheckExact(args[0])
-            ? PyDict_Values(args[0])
+        PyDict_CheckExact(children)
+            ? PyDict_Values(children)
             : PyErr_Format(PyExc_TypeError, "children are a plain dict");
-    place p = {args[0], modules, .n = modules ? PyList_Size(modules) : 0};
-    PyObject *x = modules ? Py_NewRef(args[1]) : NULL;
+    place p = {children, modules, .n = modules ? PyList_Size(modules) : 0};
+    PyObject *x = modules ? Py_NewRef(input) : NULL;
 
     while (x && p.i < p.n) {
         Py_ssize_t n_done = 1;
@@ -180,7 +177,7 @@ PTAC_ARGS(sequential, 2)
         p.is_x_unseen = y == Py_None && makes_unseen(&p);
         if (y == Py_None) {
             Py_DECREF(y);
-            y = PyObject_CallFunctionObjArgs(PyList_GetItem(modules, p.i), x, NULL);
+            y = ptac_module_call(PyList_GetItem(modules, p.i), x);
             n_done = 1;
         }
         Py_DECREF(x);
@@ -191,4 +188,13 @@ PTAC_ARGS(sequential, 2)
             Py_CLEAR(x);
     }
     return x;
+}
+
+/*
+ * sequential(children, input) -> what the modules of this plain dict make of input in
+ * turn. module_guards_install() comes first.
+ */
+PTAC_ARGS(sequential, 2)
+{
+    return ptac_sequential(args[0], args[1]);
 }

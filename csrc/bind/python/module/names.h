@@ -9,18 +9,18 @@
 
 /* Of modules, of tensors, of optimizers. */
 #define PTAC_NAMES(X)                                                                  \
-    X(_parameters), X(_buffers), X(weight), X(bias), X(running_mean), X(running_var),  \
-        X(training), X(track_running_stats), X(eps), X(stride), X(padding),            \
-        X(dilation), X(groups), X(padding_mode), X(kernel_size), X(return_indices),    \
-        X(ceil_mode), X(approximate), X(weight_packed), X(weight_scale), X(_int8),     \
-        X(weight_fp8), X(floats), X(is_float), X(shape), X(_geometry), X(__getattr__), \
-        X(_forward_hooks), X(_forward_pre_hooks), X(_backward_hooks),                  \
-        X(_backward_pre_hooks), X(forward), X(_compiled_call_impl), X(_call_impl),     \
-        X(_version), X(is_leaf), X(requires_grad), X(_base), X(detach), X(grad_fn),    \
-        X(output_nr), X(is_sparse), X(is_cpu), X(_current_level), X(param_groups),     \
-        X(params), X(state), X(grad), X(lr), X(momentum), X(dampening),                \
-        X(weight_decay), X(nesterov), X(maximize), X(foreach), X(fused),               \
-        X(capturable), X(differentiable), X(betas), X(amsgrad),                        \
+    X(_parameters), X(_buffers), X(_modules), X(weight), X(bias), X(running_mean),     \
+        X(running_var), X(training), X(track_running_stats), X(eps), X(stride),        \
+        X(padding), X(dilation), X(groups), X(padding_mode), X(kernel_size),           \
+        X(return_indices), X(ceil_mode), X(approximate), X(weight_packed),             \
+        X(weight_scale), X(_int8), X(weight_fp8), X(floats), X(is_float), X(shape),    \
+        X(_geometry), X(__getattr__), X(_forward_hooks), X(_forward_pre_hooks),        \
+        X(_backward_hooks), X(_backward_pre_hooks), X(forward),                        \
+        X(_compiled_call_impl), X(_call_impl), X(_version), X(is_leaf),                \
+        X(requires_grad), X(_base), X(detach), X(grad_fn), X(output_nr), X(is_sparse), \
+        X(is_cpu), X(_current_level), X(param_groups), X(params), X(state), X(grad),   \
+        X(lr), X(momentum), X(dampening), X(weight_decay), X(nesterov), X(maximize),   \
+        X(foreach), X(fused), X(capturable), X(differentiable), X(betas), X(amsgrad),  \
         X(decoupled_weight_decay), X(momentum_buffer), X(step), X(exp_avg),            \
         X(exp_avg_sq), X(max_exp_avg_sq), X(p), X(inplace), X(min_val), X(max_val),    \
         X(num_batches_tracked), X(rho), X(square_avg), X(acc_delta), X(alpha),         \

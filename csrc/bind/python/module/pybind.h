@@ -191,6 +191,9 @@ at_tensor ptac_borrow(PyObject *tensor);
 /* The same, or NULL for None. */
 at_tensor ptac_borrow_or_null(PyObject *tensor);
 
+/* A mode of the program sees this thread's calls of torch's functions. */
+bool ptac_has_function_mode(void);
+
 /*
  * This thread runs ordinary eager code: no transform, no dispatch or function mode, no
  * tracer, no autocast, no level of forward-mode differentiation. inference_mode and

@@ -168,6 +168,19 @@ static bool no_dual_level(void)
     return none;
 }
 
+bool ptac_has_function_mode(void)
+{
+    if (T.function_modes)
+        return T.function_modes() != 0;
+
+    PyObject *depth = PyObject_CallNoArgs(len_function_modes);
+    const bool no_mode = depth && PyLong_AsLong(depth) == 0;
+
+    Py_XDECREF(depth);
+    PyErr_Clear();
+    return !no_mode;
+}
+
 /* Whether the thread is plain but for what these keys change. */
 static bool is_plain_beside(uint64_t keys)
 {
@@ -183,12 +196,7 @@ static bool is_plain_beside(uint64_t keys)
         (included != inference_state[0] || excluded != inference_state[1]))
         return false;
 
-    PyObject *depth = PyObject_CallNoArgs(len_function_modes);
-    const bool no_mode = depth && PyLong_AsLong(depth) == 0;
-
-    Py_XDECREF(depth);
-    PyErr_Clear();
-    return no_mode;
+    return !ptac_has_function_mode();
 }
 
 bool ptac_thread_is_plain(void)
@@ -219,6 +227,8 @@ ptac_reason ptac_why_not_lean_on(ptac_device on)
 
     if (!ptac_thread_is_plain_on(on))
         return PTAC_MODE;
+    if (T.profiler_enabled)
+        return T.profiler_enabled() ? PTAC_PROFILER : PTAC_TAKE;
     profiled = PyObject_CallNoArgs(profiler_enabled);
     Py_XDECREF(profiled);
     PyErr_Clear();

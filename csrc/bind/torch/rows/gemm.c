@@ -39,6 +39,10 @@ static const ptac_product_way *own_way(ptac_gemm provider)
         return &ptac_products_avx2[PTAC_PRODUCT_TURNED];
     case PTAC_GEMM_TURNED_AVX512:
         return &ptac_products_avx512[PTAC_PRODUCT_TURNED];
+    case PTAC_GEMM_SMALL_AVX2:
+        return &ptac_products_avx2[PTAC_PRODUCT_SMALL];
+    case PTAC_GEMM_SMALL_AVX512:
+        return &ptac_products_avx512[PTAC_PRODUCT_SMALL];
     default:
         break;
     }

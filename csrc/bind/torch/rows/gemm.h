@@ -16,7 +16,7 @@
  *                      reference implementation, 1000 times slower: such products go
  *                      to BLAS.
  *
- *   PTAC_GEMM_DOT_*, PTAC_GEMM_PACKED_*, PTAC_GEMM_TURNED_*
+ *   PTAC_GEMM_DOT_*, PTAC_GEMM_PACKED_*, PTAC_GEMM_TURNED_*, PTAC_GEMM_SMALL_*
  *                      our own, of few rows: see ops/product/product.h. Where the sum
  *                      follows the batch, or a layout is not theirs, BLAS multiplies.
  *
@@ -54,6 +54,8 @@ typedef enum ptac_gemm {
     PTAC_GEMM_PACKED_AVX512,
     PTAC_GEMM_TURNED_AVX2,
     PTAC_GEMM_TURNED_AVX512,
+    PTAC_GEMM_SMALL_AVX2,
+    PTAC_GEMM_SMALL_AVX512,
     PTAC_GEMM_BF16,
 } ptac_gemm;
 

@@ -20,15 +20,20 @@ enum {
     INFER_ACT_TF32,
     TRAIN_ACT_TF32,
     TRAIN_KERNEL_TF32,
+    INFER_SMALL, /* on the CPU */
+    INFER_SMALL_ACT,
+    INFER_THIN,
+    INFER_THIN_ACT,
 };
 
 enum {
-    LEAST_SIDE = 16, /* thinner products are not worth a look into the table */
+    LEAST_SIDE = 16, /* of others: thinner products are not worth a look */
 };
 
 #define KINDS                                                                          \
     "infer", "infer_act", "train", "train_act", "train_kernel", "infer_act_tf32",      \
-        "train_act_tf32", "train_kernel_tf32"
+        "train_act_tf32", "train_kernel_tf32", "infer_small", "infer_small_act",       \
+        "infer_thin", "infer_thin_act"
 
 static int kind_on_cuda(const ptac_linear_act *p, ptac_dtype dtype)
 {
@@ -41,9 +46,18 @@ static int kind_on_cuda(const ptac_linear_act *p, ptac_dtype dtype)
     return is_tf32 ? TRAIN_KERNEL_TF32 : TRAIN_KERNEL;
 }
 
-static int kind_on_cpu(const ptac_linear_act *p)
+/* Whether a table has it by its work alone. */
+static bool kind_on_cpu(const ptac_linear_act *p, int *kind)
 {
-    return (p->is_training ? TRAIN : INFER) + (p->activation != PTAC_ACT_NONE);
+    const bool is_small = ptac_product_is_small(p->m, p->n, p->k);
+    const bool is_thin = ptac_product_is_thin(p->m, p->n, p->k);
+    const int has_act = p->activation != PTAC_ACT_NONE;
+
+    if (p->is_training || !(is_small || is_thin))
+        *kind = (p->is_training ? TRAIN : INFER) + has_act;
+    else
+        *kind = (is_small ? INFER_SMALL : INFER_THIN) + has_act;
+    return *kind >= INFER_SMALL;
 }
 
 static ptac_reason classify(const ptac_call *call, ptac_shape *shape)
@@ -52,11 +66,13 @@ static ptac_reason classify(const ptac_call *call, ptac_shape *shape)
 
     if (p->m == 0 || p->n == 0 || p->k == 0)
         return PTAC_EMPTY;
-    if (call->on == PTAC_ON_CPU && (p->n < LEAST_SIDE || p->k < LEAST_SIDE))
-        return PTAC_SHAPE;
-    shape->kind = call->on == PTAC_ON_CPU ? kind_on_cpu(p)
-                                          : kind_on_cuda(p, call->inputs[0].dtype);
     shape->work = p->m * p->n * p->k;
+    if (call->on == PTAC_ON_CUDA)
+        shape->kind = kind_on_cuda(p, call->inputs[0].dtype);
+    else if (kind_on_cpu(p, &shape->kind))
+        return PTAC_TAKE;
+    else if (p->n < LEAST_SIDE || p->k < LEAST_SIDE)
+        return PTAC_SHAPE;
     shape->sizes[0] = p->m;
     shape->sizes[1] = p->k;
     shape->sizes[2] = p->n;
@@ -402,6 +418,8 @@ static bool packed_pays(const ptac_call *call)
 ROWS("blas", BLAS, PTAC_CLOSE, 0, ptac_accept_all, .rank = 1)
 ROWS("onednn", ONEDNN, PTAC_CLOSE, 0, accepts_onednn)
 #if defined(__x86_64__)
+OWN_ROWS("small_avx2", SMALL_AVX2, PTAC_CPU_AVX2)
+OWN_ROWS("small_avx512", SMALL_AVX512, PTAC_CPU_AVX512)
 OWN_ROWS("dot_avx2", DOT_AVX2, PTAC_CPU_AVX2)
 OWN_ROWS("dot_avx512", DOT_AVX512, PTAC_CPU_AVX512)
 OWN_ROWS("packed_avx2", PACKED_AVX2, PTAC_CPU_AVX2, .pays = packed_pays)

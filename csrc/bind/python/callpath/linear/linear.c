@@ -144,6 +144,11 @@ PyObject *ptac_try_linear(PyObject *const tensors[3], ptac_act activation,
     PTAC_IN_FLIGHT;
     if (ptac_is_off(PTAC_OP_LINEAR_ACT))
         Py_RETURN_NONE;
+    if (ptac_has_function_mode()) { /* which would see what is asked of tensors */
+        if (counts_refusals)
+            ptac_refuse(PTAC_OP_LINEAR_ACT, PTAC_MODE);
+        Py_RETURN_NONE;
+    }
     if (ptac_is_plain_on_cuda(tensors[0]))
         return ptac_try_linear_on_cuda(tensors, activation, counts_refusals);
     row = choose_lean(tensors, activation, &l, &is_training);

@@ -42,29 +42,18 @@ static ptac_act read_activation(PyObject *module)
     return attributes ? ptac_module_activation(kind, attributes) : PTAC_ACT_NONE;
 }
 
-/* It hands on what it is given: not in training, or of p = 0. */
 static bool does_nothing(PyObject *module)
 {
     PTAC_OWNED PyObject *attributes =
         ptac_module_attributes(module, PTAC_MODULE_DROPOUT);
-    PyObject *training, *p;
-    double share;
 
-    if (!attributes)
-        return false;
-    training = PyDict_GetItemWithError(attributes, ptac_names.training);
-    p = PyDict_GetItemWithError(attributes, ptac_names.p);
-    if (!p || !(PyFloat_CheckExact(p) || PyLong_CheckExact(p)))
-        return false;
-    share = PyFloat_AsDouble(p);
-    return training == Py_False ? share >= 0 && share <= 1
-                                : training == Py_True && share == 0;
+    return attributes && ptac_dropout_is_idle(attributes);
 }
 
 /* The classes of the modules say that they may be a block; *second is where it ends. */
 static bool looks_like_block(PyObject *modules, Py_ssize_t first, Py_ssize_t *second)
 {
-    const unsigned activations = PTAC_KIND_BIT(RELU) | PTAC_KIND_BIT(GELU) |
+    const uint64_t activations = PTAC_KIND_BIT(RELU) | PTAC_KIND_BIT(GELU) |
                                  PTAC_KIND_BIT(SILU) | PTAC_KIND_BIT(TANH) |
                                  PTAC_KIND_BIT(SIGMOID);
 

@@ -1,0 +1,70 @@
+/*
+ * entry.h - functions of torch's that Python calls, entered before torch parses their
+ * arguments.
+ *
+ * CPython calls a function of C by an address in the function's object, vectorcall, of
+ * which it asks at each call. Writing another one there sends all calls elsewhere, also
+ * those by names that a program has imported, while the function stays the object it
+ * is, equal to what it was: whoever compares, patches, traces or compiles it, or looks
+ * it up in a table, meets torch's.
+ *
+ * An entry looks whether it may compute the call itself, below autograd and the
+ * dispatcher: plain small tensors without a gradient, and nobody who looks on. Else it
+ * calls torch's function with the arguments as they came.
+ */
+#ifndef PTAC_BIND_PYTHON_CALLPATH_ENTRY_ENTRY_H
+#define PTAC_BIND_PYTHON_CALLPATH_ENTRY_ENTRY_H
+
+#include "bind/python/callpath/lean.h"
+#include "bind/python/module/vectorcall.h"
+
+typedef struct ptac_entry {
+    const char *name; /* as entry_open() knows it */
+    ptac_vectorcall_fn ours;
+    ptac_vectorcall_fn stock; /* what was there; NULL: as below */
+    PyObject *callable;       /* torch's function, owned; NULL: never opened */
+    struct ptac_entry *next;
+} ptac_entry;
+
+void ptac_entry_announce(ptac_entry *entry);
+
+/* Torch's function, called as CPython would have. */
+PyObject *ptac_entry_stock(const ptac_entry *entry, PyObject *const *args,
+                           size_t n_args, PyObject *keywords);
+
+/*
+ * At file scope: the entry of that name, which asks try_to(args, n) for the result of a
+ * call without keywords; of a method the first argument is its tensor. NULL without an
+ * exception: torch's function has to be called.
+ */
+#define PTAC_ENTRY(id, text, try_to)                                                   \
+    static PyObject *enter_##id(PyObject *callable, PyObject *const *args,             \
+                                size_t n_args, PyObject *keywords);                    \
+    static ptac_entry entry_##id = {.name = text, .ours = enter_##id};                 \
+    static PyObject *enter_##id(PyObject *callable, PyObject *const *args,             \
+                                size_t n_args, PyObject *keywords)                     \
+    {                                                                                  \
+        PyObject *result =                                                             \
+            keywords ? NULL : try_to(args, ptac_vectorcall_count(n_args));             \
+                                                                                       \
+        if (result || PyErr_Occurred())                                                \
+            return result;                                                             \
+        return ptac_entry_stock(&entry_##id, args, n_args, keywords);                  \
+    }                                                                                  \
+    __attribute__((constructor)) static void announce_entry_##id(void)                 \
+    {                                                                                  \
+        ptac_entry_announce(&entry_##id);                                              \
+    }
+
+/* A plain tensor that asks for no gradient now. */
+bool ptac_entry_takes(PyObject *tensor);
+
+/*
+ * Runs the row, if any, that the chooser has for a call with its inputs, whose one
+ * output has these sizes: the result. Else NULL without an exception, and *why, not
+ * counted: PTAC_TAKE where a row has run and failed.
+ */
+PyObject *ptac_entry_run(ptac_call *call, int n_dims, const int64_t *sizes,
+                         ptac_reason *why);
+
+#endif

@@ -1,0 +1,133 @@
+/*
+ * pointwise_entry.c - torch.relu, torch.add, x + y and their like, by small_pointwise.
+ */
+#include "bind/python/callpath/entry/entry.h"
+#include "ops/pointwise/small.h"
+
+#include <float.h>
+#include <math.h>
+
+static const ptac_op OP = PTAC_OP_SMALL_POINTWISE;
+
+/* Contiguous floats, not too many. */
+static ptac_reason read_small(PyObject *tensor, ptac_view *view)
+{
+    ptac_view_of(ptac_borrow(tensor), view);
+    if (view->dtype != PTAC_F32)
+        return PTAC_DTYPE;
+    if (view->n_elements > PTAC_SMALL_MOST || view->n_dims > PTAC_MAX_DIMS)
+        return PTAC_SHAPE;
+    return ptac_view_is_contiguous(view) ? PTAC_TAKE : PTAC_LAYOUT;
+}
+
+/* A number as torch takes it into a tensor of floats. */
+static bool read_number(PyObject *object, float *number)
+{
+    const bool is_int = PyLong_CheckExact(object);
+    double value;
+
+    if (!is_int && !PyFloat_CheckExact(object))
+        return false;
+    value = is_int ? (double)PyLong_AsLongLong(object) : PyFloat_AsDouble(object);
+    if (PyErr_Occurred()) {
+        PyErr_Clear();
+        return false;
+    }
+    *number = (float)value;
+    return fabs(value) <= FLT_MAX;
+}
+
+static bool is_open(void)
+{
+    return ptac_chooser_gate(OP) == PTAC_TAKE;
+}
+
+static PyObject *refused(ptac_reason why)
+{
+    if (why)
+        ptac_refuse(OP, why);
+    return NULL;
+}
+
+/* Of inputs that have been read, or why they cannot be. */
+static PyObject *run(ptac_call *call, ptac_reason why)
+{
+    const ptac_view *x = &call->inputs[0];
+    PyObject *result = why ? NULL : ptac_entry_run(call, x->n_dims, x->sizes, &why);
+
+    return result ? result : refused(why);
+}
+
+static PyObject *relu_of(PyObject *x)
+{
+    ptac_small p = {.kind = PTAC_SMALL_RELU};
+    ptac_call call = {.op = OP, .n_inputs = 1, .params = &p};
+    ptac_reason why;
+
+    PTAC_IN_FLIGHT;
+    if (!is_open() || !ptac_is_plain(x))
+        return NULL;
+    if (!ptac_entry_takes(x))
+        return refused(PTAC_GRAD);
+    why = read_small(x, &call.inputs[0]);
+    return run(&call, why);
+}
+
+/* The second is a tensor of the first one's sizes. */
+static ptac_reason read_second(PyObject *tensor, ptac_call *call)
+{
+    const ptac_view *x = &call->inputs[0];
+    const ptac_reason why = read_small(tensor, &call->inputs[1]);
+
+    call->n_inputs = 2;
+    if (why)
+        return why;
+    return ptac_view_has_sizes(&call->inputs[1], x->n_dims, x->sizes) ? PTAC_TAKE
+                                                                      : PTAC_ARGUMENT;
+}
+
+static PyObject *try_both(ptac_small_kind kind, PyObject *x, PyObject *y)
+{
+    ptac_small p = {.kind = kind};
+    ptac_call call = {.op = OP, .n_inputs = 1, .params = &p};
+    const bool is_number = read_number(y, &p.number);
+    ptac_reason why;
+
+    PTAC_IN_FLIGHT;
+    if (!is_open() || !ptac_is_plain(x) || !(is_number || ptac_is_plain(y)))
+        return NULL;
+    if (!ptac_entry_takes(x) || !(is_number || ptac_entry_takes(y)))
+        return refused(PTAC_GRAD);
+    why = read_small(x, &call.inputs[0]);
+    if (!why && is_number)
+        p.kind += PTAC_SMALL_NUMBER;
+    else if (!why)
+        why = read_second(y, &call);
+    return run(&call, why);
+}
+
+static PyObject *try_relu(PyObject *const *args, Py_ssize_t n)
+{
+    return n == 1 ? relu_of(args[0]) : NULL;
+}
+
+PTAC_ENTRY(relu, "torch.relu", try_relu)
+PTAC_ENTRY(relu_method, "Tensor.relu", try_relu)
+
+/* torch.add(x, y), x.add(y) and x + y. */
+#define OF_BOTH(name, kind, sign)                                                      \
+    static PyObject *try_##name(PyObject *const *args, Py_ssize_t n)                   \
+    {                                                                                  \
+        return n == 2 ? try_both(kind, args[0], args[1]) : NULL;                       \
+    }                                                                                  \
+    PTAC_ENTRY(name, "torch." #name, try_##name)                                       \
+    PTAC_ENTRY(name##_method, "Tensor." #name, try_##name)                             \
+    PTAC_ENTRY(name##_operator, "Tensor.__" #sign "__", try_##name)
+
+OF_BOTH(add, PTAC_SMALL_ADD, add)
+OF_BOTH(sub, PTAC_SMALL_SUB, sub)
+OF_BOTH(mul, PTAC_SMALL_MUL, mul)
+OF_BOTH(div, PTAC_SMALL_DIV, truediv)
+/* y + x, where y is a number, is x.__radd__(y): the same sum. */
+PTAC_ENTRY(add_turned, "Tensor.__radd__", try_add)
+PTAC_ENTRY(mul_turned, "Tensor.__rmul__", try_mul)

@@ -1,0 +1,41 @@
+/*
+ * product_entry.c - torch.matmul, torch.mm and x @ y of small matrices, by mm's rows.
+ */
+#include "bind/python/callpath/entry/entry.h"
+#include "bind/torch/rows/gemm.h"
+#include "ops/product/product.h"
+
+static PyObject *try_product(PyObject *a, PyObject *b)
+{
+    ptac_call call = {
+        .op = PTAC_OP_MM, .n_inputs = 2, .params = (void *)&ptac_product_is_lean};
+    ptac_view *left = &call.inputs[0], *right = &call.inputs[1];
+    ptac_reason uncounted; /* the override of aten::mm sees the call, and counts it */
+    int64_t sizes[2];
+
+    PTAC_IN_FLIGHT;
+    if (ptac_chooser_gate(PTAC_OP_MM) != PTAC_TAKE || !ptac_entry_takes(a) ||
+        !ptac_entry_takes(b))
+        return NULL;
+    ptac_view_of(ptac_borrow(a), left);
+    ptac_view_of(ptac_borrow(b), right);
+    if (left->n_dims != 2 || right->n_dims != 2 || left->dtype != PTAC_F32 ||
+        right->dtype != PTAC_F32 || left->sizes[1] != right->sizes[0] ||
+        !ptac_product_is_small(left->sizes[0], right->sizes[1], left->sizes[1]) ||
+        ptac_products_are_lowered())
+        return NULL;
+    sizes[0] = left->sizes[0];
+    sizes[1] = right->sizes[1];
+    return ptac_entry_run(&call, 2, sizes, &uncounted);
+}
+
+static PyObject *try_matrices(PyObject *const *args, Py_ssize_t n)
+{
+    return n == 2 ? try_product(args[0], args[1]) : NULL;
+}
+
+PTAC_ENTRY(matmul, "torch.matmul", try_matrices)
+PTAC_ENTRY(matmul_method, "Tensor.matmul", try_matrices)
+PTAC_ENTRY(matmul_operator, "Tensor.__matmul__", try_matrices)
+PTAC_ENTRY(mm, "torch.mm", try_matrices)
+PTAC_ENTRY(mm_method, "Tensor.mm", try_matrices)

@@ -1,0 +1,193 @@
+"""Calling modules: ``nn.Module.__call__`` in C, and leaves without their ``forward``.
+
+Torch spends 1 to 3 us of Python on a call of a small layer before anything is computed.
+An object in the class's dictionary does the same in C: see ``callpath/call`` of the C
+core. A leaf is a module whose ``forward`` is one call of a function of torch; the table
+below says which function, and what goes behind the input. Torch's function is called
+by way of torch's dispatcher as ever, so that the numbers are the same bits.
+
+``nn.Module.__call__`` still reads as torch's own function.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import sys
+import threading
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from pai_torchacc._frames import hide
+from pai_torchacc._ledger import Ledger
+from pai_torchacc.fusion.compiled import not_compiled_alone
+
+
+class _Source(enum.IntEnum):
+    """Where the extension finds an argument, in the order of its enum."""
+
+    ATTRIBUTE = 0
+    GIVEN = 1
+    PARAMETER = 2
+    SETTING = 3
+
+
+_PARAMETERS = ("weight", "bias")
+_GIVEN = ("output_size", "dim")
+
+
+class Leaf(NamedTuple):
+    """What ``forward`` of a class calls.
+
+    ``behind`` are attributes of the module, or functions that tell a setting. The last
+    ones have the names ``keywords``. All of ``where`` must be so; else ``forward`` is
+    called. Without a function the input is the result.
+    """
+
+    kind: type[nn.Module]
+    function: Any
+    behind: tuple[Any, ...] = ()
+    where: tuple[tuple[str, Any], ...] = ()
+    keywords: tuple[str, ...] = ()
+
+    def entry(self) -> tuple[Any, ...]:
+        """Give what the extension reads."""
+        return (
+            self.kind.__name__,
+            self.function,
+            [_argument(a) for a in self.behind],
+            self.keywords,
+            list(self.where),
+        )
+
+
+def _argument(a: Any) -> tuple[int, Any]:
+    if callable(a):
+        return _Source.SETTING, a
+    if a in _PARAMETERS:
+        return _Source.PARAMETER, a
+    return (_Source.GIVEN if a in _GIVEN else _Source.ATTRIBUTE), a
+
+
+_nn = torch._C._nn
+_cudnn = torch._C._get_cudnn_enabled
+_GEOMETRY = ("stride", "padding", "dilation", "groups")
+_OUT_OF_PLACE = (("inplace", False),)
+
+
+def _leaves() -> list[Leaf]:
+    """Their functions are looked up at each installation: somebody may wrap them."""
+    convolution = (*_PARAMETERS, *_GEOMETRY)
+    zeros = (("padding_mode", "zeros"),)
+    window = ("kernel_size", "stride", "padding")
+    normalised = ("normalized_shape", *_PARAMETERS, "eps", _cudnn)
+    return [
+        Leaf(nn.Sequential, None),
+        Leaf(nn.Identity, None),
+        Leaf(nn.Dropout, None),
+        Leaf(nn.Linear, _nn.linear, _PARAMETERS),
+        Leaf(nn.Conv1d, torch.conv1d, convolution, zeros),
+        Leaf(nn.Conv2d, torch.conv2d, convolution, zeros),
+        Leaf(nn.LayerNorm, torch.layer_norm, normalised),
+        Leaf(
+            nn.MaxPool2d,
+            torch.max_pool2d,
+            (*window, "dilation", "ceil_mode"),
+            (("return_indices", False),),
+        ),
+        Leaf(
+            nn.AvgPool2d,
+            _nn.avg_pool2d,
+            (*window, "ceil_mode", "count_include_pad", "divisor_override"),
+        ),
+        Leaf(nn.AdaptiveAvgPool2d, _nn.adaptive_avg_pool2d, ("output_size",)),
+        Leaf(nn.Softmax, torch.softmax, ("dim",)),
+        Leaf(nn.LogSoftmax, torch.log_softmax, ("dim",)),
+        Leaf(nn.ReLU, torch.relu, where=_OUT_OF_PLACE),
+        Leaf(nn.LeakyReLU, _nn.leaky_relu, ("negative_slope",), _OUT_OF_PLACE),
+        Leaf(nn.ELU, _nn.elu, ("alpha",), _OUT_OF_PLACE),
+        Leaf(nn.SiLU, _nn.silu, where=_OUT_OF_PLACE),
+        Leaf(nn.Hardswish, _nn.hardswish, where=_OUT_OF_PLACE),
+        Leaf(nn.Hardsigmoid, _nn.hardsigmoid, where=_OUT_OF_PLACE),
+        Leaf(nn.GELU, _nn.gelu, ("approximate",), keywords=("approximate",)),
+        Leaf(nn.Tanh, torch.tanh),
+        Leaf(nn.Sigmoid, torch.sigmoid),
+        Leaf(nn.Flatten, torch.flatten, ("start_dim", "end_dim")),
+    ]
+
+
+def install(c: Any, ledger: Ledger) -> None:
+    """Put our object into ``nn.Module``; :mod:`.sequential` comes first.
+
+    The ledger takes it away. Leaves stay known: nobody asks for them without it.
+    """
+    _learn_versions(c)
+    _learn_tracing(c)
+    c.lend(
+        stock_call_impl=nn.Module._call_impl,
+        stock_compiled_impl=nn.Module._compiled_call_impl,
+    )
+    c.leaves_install([leaf.entry() for leaf in _leaves()])
+    if (call := _call(c)) is not None:
+        ledger.set_attribute(nn.Module, "__call__", call)
+        ledger.set_attribute(torch.fx.Tracer, "trace", _trace(ledger))
+
+
+@functools.cache
+def _call(c: Any) -> Any:
+    """The one object that takes the place of ``nn.Module.__call__``."""
+    return c.module_call_make(nn.Module.__call__)
+
+
+@functools.cache
+def _trace(ledger: Ledger) -> Any:
+    """Symbolic tracing, which patches nn.Module and puts torch's function back."""
+    original = vars(torch.fx.Tracer)["trace"]
+
+    @not_compiled_alone
+    @functools.wraps(original)
+    def trace(self: torch.fx.Tracer, *args: Any, **keywords: Any) -> Any:
+        try:
+            return original(self, *args, **keywords)
+        except BaseException as error:
+            hide(error)
+            raise
+        finally:
+            ledger.repeat(nn.Module, "__call__")
+
+    return trace
+
+
+@functools.cache
+def _learn_versions(c: Any) -> bool:
+    base = type("Base", (), {"name": 0})
+    derived = type("Derived", (base,), {})
+    return bool(c.type_version_learn(base, derived, "name"))
+
+
+@functools.cache
+def _learn_tracing(c: Any) -> bool:
+    """In a thread of its own, which nobody profiles or debugs."""
+    found: list[bool] = []
+
+    def learn() -> None:
+        for set_function in (sys.setprofile, sys.settrace):
+            set_function(None)
+        c.tracing_picture(0)
+        sys.setprofile(ignore)
+        c.tracing_picture(1)
+        sys.setprofile(None)
+        sys.settrace(ignore)
+        c.tracing_picture(2)
+        sys.settrace(None)
+        found.append(c.tracing_learn())
+
+    def ignore(*_: Any) -> None:
+        pass
+
+    thread = threading.Thread(target=learn)
+    thread.start()
+    thread.join()
+    return found == [True]
