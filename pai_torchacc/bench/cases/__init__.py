@@ -14,14 +14,11 @@ from pai_torchacc.bench.cases import (
     conv,
     copies,
     encoder,
-    entries,
     foreach,
     indexing,
     int8,
     layer_norm,
-    linear,
     loss,
-    many,
     norm,
     on_cuda,
     optim,
@@ -34,6 +31,7 @@ from pai_torchacc.bench.cases import (
 from pai_torchacc.bench.cases.case import Case, Gradient
 from pai_torchacc.bench.cases.conv import depthwise
 from pai_torchacc.bench.cases.loss import elementwise
+from pai_torchacc.bench.cases.product import entries, linear, many
 
 __all__ = ["Case", "Gradient", "cases", "cases_on_cuda"]
 

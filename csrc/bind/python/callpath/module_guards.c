@@ -3,7 +3,7 @@
  */
 #include "bind/python/callpath/module_guards.h"
 
-#include "bind/python/module/type_version.h"
+#include "bind/python/interpreter/type_version.h"
 
 #include <string.h>
 

@@ -9,7 +9,7 @@
 #define PTAC_BIND_PYTHON_CALLPATH_CALL_LEAF_H
 
 #include "bind/python/callpath/module_guards.h"
-#include "bind/python/module/vectorcall.h"
+#include "bind/python/interpreter/vectorcall.h"
 
 /*
  * What a known module of these attributes makes of x, without its forward; None where

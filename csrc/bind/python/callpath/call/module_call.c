@@ -12,8 +12,8 @@
  */
 #include "bind/python/callpath/call/leaf.h"
 
-#include "bind/python/module/tracing.h"
-#include "bind/python/module/type_version.h"
+#include "bind/python/interpreter/tracing.h"
+#include "bind/python/interpreter/type_version.h"
 #include "bind/torch/rows/convolution/convolution.h"
 
 #include <stddef.h>

@@ -16,7 +16,7 @@
 #define PTAC_BIND_PYTHON_CALLPATH_ENTRY_ENTRY_H
 
 #include "bind/python/callpath/lean.h"
-#include "bind/python/module/vectorcall.h"
+#include "bind/python/interpreter/vectorcall.h"
 
 typedef struct ptac_entry {
     const char *name; /* as entry_open() knows it */

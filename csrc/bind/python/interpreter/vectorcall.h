@@ -2,8 +2,8 @@
  * vectorcall.h - CPython's protocol for calls without a tuple, which the stable ABI of
  * 3.11 does not list. Its functions are exported by all versions and found by name.
  */
-#ifndef PTAC_BIND_PYTHON_MODULE_VECTORCALL_H
-#define PTAC_BIND_PYTHON_MODULE_VECTORCALL_H
+#ifndef PTAC_BIND_PYTHON_INTERPRETER_VECTORCALL_H
+#define PTAC_BIND_PYTHON_INTERPRETER_VECTORCALL_H
 
 #include "bind/python/module/pybind.h"
 

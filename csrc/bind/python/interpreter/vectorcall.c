@@ -1,7 +1,7 @@
 /*
  * vectorcall.c - finding CPython's functions.
  */
-#include "bind/python/module/vectorcall.h"
+#include "bind/python/interpreter/vectorcall.h"
 
 #include <dlfcn.h>
 

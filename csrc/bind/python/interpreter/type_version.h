@@ -5,8 +5,8 @@
  * number away when the class or one of its bases is changed; the next one is another.
  * Where a type object keeps it is learnt, see type_version.c.
  */
-#ifndef PTAC_BIND_PYTHON_MODULE_TYPE_VERSION_H
-#define PTAC_BIND_PYTHON_MODULE_TYPE_VERSION_H
+#ifndef PTAC_BIND_PYTHON_INTERPRETER_TYPE_VERSION_H
+#define PTAC_BIND_PYTHON_INTERPRETER_TYPE_VERSION_H
 
 #include "bind/python/module/pybind.h"
 

@@ -5,7 +5,7 @@
  * classes are changed and looked up by turns, and the one word is taken that is 0
  * whenever it has to be, and new after each lookup.
  */
-#include "bind/python/module/type_version.h"
+#include "bind/python/interpreter/type_version.h"
 
 #include <string.h>
 

@@ -5,8 +5,8 @@
  * those who set it want to see torch's: paths that pass over these stand aside. Where a
  * thread's state keeps the two is learnt, see tracing.c.
  */
-#ifndef PTAC_BIND_PYTHON_MODULE_TRACING_H
-#define PTAC_BIND_PYTHON_MODULE_TRACING_H
+#ifndef PTAC_BIND_PYTHON_INTERPRETER_TRACING_H
+#define PTAC_BIND_PYTHON_INTERPRETER_TRACING_H
 
 #include "bind/python/module/pybind.h"
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from pai_torchacc.bench.cases.case import Call, Case
-from pai_torchacc.bench.cases.linear import OF_LARGE, SMALL
+from pai_torchacc.bench.cases.product.linear import OF_LARGE, SMALL
 
 SIDES = ((1, 1), (4, 4), (8, 64), (32, 128), (128, 128))
 BOTH: dict[str, Callable[[Any, Any], Any]] = {

@@ -6,7 +6,7 @@
  * profiling function, with a tracing function. Each of them, and an object beside it,
  * are words that are set in one picture only.
  */
-#include "bind/python/module/tracing.h"
+#include "bind/python/interpreter/tracing.h"
 
 #include <string.h>
 

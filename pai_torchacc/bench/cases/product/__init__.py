@@ -1,0 +1,1 @@
+"""Cases of products, of many, and of small calls."""
