@@ -17,11 +17,14 @@ from typing import TYPE_CHECKING, Any
 from pai_torchacc import _counters, _features, _host, _options, _switch
 from pai_torchacc._switch import Handle
 from pai_torchacc.calibration import in_use
-from pai_torchacc.fusion import cuda, precision, tf32
+from pai_torchacc.fusion import cuda, custom, precision, tf32
+from pai_torchacc.fusion.custom import register
 from pai_torchacc.fusion.foreign import Yielding, chains, overridden
 
 if TYPE_CHECKING:
     from pai_torchacc._config import Config
+
+__all__ = ["enable_operator_fusion", "register"]
 
 _ledger = Yielding()
 _attention_ledger = Yielding()
@@ -54,6 +57,7 @@ def install(c: Any, config: Config) -> str | None:
     if trouble:
         return trouble
     _install_stand_ins(c)
+    custom.install(c)
     _install_attention(c, config)
     if (room := cuda.kernels()) and room.reason(sys.modules["torch"]) is None:
         room.install(c)
@@ -122,7 +126,10 @@ def remove(c: Any) -> None:
         room.remove(c)
     tf32.remove(sys.modules["torch"])
     c.scratch_clear()
-    if entries := sys.modules.get(f"{__name__}.entries"):
+    custom.remove(c)
+    if module_call := sys.modules.get(f"{__name__}.calls.module_call"):
+        module_call.remove(c)
+    if entries := sys.modules.get(f"{__name__}.calls.entries"):
         entries.remove(c)
     _attention_ledger.undo()
     _ledger.undo()
@@ -177,8 +184,9 @@ def remarks() -> list[str]:
     for why in sorted(set(_unserved.values())):
         names = ", ".join(sorted(op for op in _unserved if _unserved[op] == why))
         found.append(f"left to stock, {why}: {names}")
-    if entries := sys.modules.get(f"{__name__}.entries"):
+    if entries := sys.modules.get(f"{__name__}.calls.entries"):
         found += entries.remarks()
+    found += custom.remarks()
     if _kept:
         import torch
 
@@ -269,10 +277,8 @@ def _install_stand_ins(c: Any) -> None:
     from pai_torchacc.fusion import (
         attention_dropout,
         embedding,
-        entries,
         linear,
         loss,
-        module_call,
         norm_act,
         randomness,
         recurrent,
@@ -280,6 +286,7 @@ def _install_stand_ins(c: Any) -> None:
         sequential,
     )
     from pai_torchacc.fusion.by_name import relu_max_pool2d
+    from pai_torchacc.fusion.calls import entries, module_call
     from pai_torchacc.fusion.linear import feed_forward, mlp
     from pai_torchacc.fusion.optim import clipping, steps
 

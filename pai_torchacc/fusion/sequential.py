@@ -29,6 +29,7 @@ from torch import nn
 from torch.nn.modules import module as _module
 
 from pai_torchacc._frames import hide
+from pai_torchacc.fusion.calls.module_call import attributes
 from pai_torchacc.fusion.compiled import traced_as
 from pai_torchacc.fusion.foreign import chains, is_torchs_own
 
@@ -36,28 +37,38 @@ _METHODS = ("forward", "__call__", "_call_impl", "__getattr__", "__getattribute_
 
 
 class Known(NamedTuple):
-    """A class, what its ``forward`` goes through, and where it keeps tensors."""
+    """A class, what its ``forward`` goes through, and where it keeps tensors.
+
+    ``of_tensors`` are methods that it calls of its input.
+    """
 
     kind: type
     functions: tuple[tuple[Any, str], ...] = ()
     methods: tuple[str, ...] = ()
     tensors: tuple[str, ...] = ()
+    of_tensors: tuple[str, ...] = ()
 
     def is_untouched(self) -> bool:
         """Whether all of it is torch's own, or ours."""
         methods = itertools.product(self._classes(), (*_METHODS, *self.methods))
-        return all(is_torchs_own(*place) for place in (*methods, *self.functions))
+        of_tensors = ((torch.Tensor, name) for name in self.of_tensors)
+        places = (*methods, *self.functions, *of_tensors)
+        return all(is_torchs_own(*place) for place in places)
 
     def watched(self) -> Iterator[tuple[Any, str, Any]]:
         """Give (owner, name, value) of all that has to stay as it is.
 
-        None for a tensor's name: a property of the class would come before a parameter.
+        None for the name of a tensor or of what a leaf reads: a property of the class
+        would come before it.
         """
         for name in (*_METHODS, *self.methods):
             yield self.kind, name, getattr(self.kind, name)
         for owner, name in self.functions:
             yield vars(owner), name, vars(owner)[name]
-        for cls, name in itertools.product(self._classes(), self.tensors):
+        for name in self.of_tensors:
+            yield torch.Tensor, name, getattr(torch.Tensor, name)
+        absent = dict.fromkeys((*self.tensors, *attributes().get(self.kind, ())))
+        for cls, name in itertools.product(self._classes(), absent):
             yield vars(cls), name, None
 
     def _classes(self) -> tuple[type, ...]:
@@ -87,7 +98,10 @@ _KNOWN = (
         ("_check_input_dim",),
         (*_WEIGHTS, "running_mean", "running_var", "num_batches_tracked"),
     ),
-    Known(nn.MaxPool2d, ((F, "max_pool2d"), (torch, "max_pool2d"))),
+    Known(
+        nn.MaxPool2d,
+        ((F, "max_pool2d"), (F, "_max_pool2d"), (torch, "max_pool2d")),
+    ),
     Known(nn.ReLU, ((F, "relu"), (torch, "relu"), (torch, "relu_"))),
     Known(nn.ReLU6, ((F, "hardtanh"), (_nn, "hardtanh"), (_nn, "hardtanh_"))),
     Known(nn.Hardswish, ((F, "hardswish"), (_nn, "hardswish"), (_nn, "hardswish_"))),
@@ -109,14 +123,17 @@ _KNOWN = (
     Known(nn.AvgPool2d, ((F, "avg_pool2d"),)),
     Known(
         nn.AdaptiveAvgPool2d,
-        ((F, "adaptive_avg_pool2d"), (_nn, "adaptive_avg_pool2d")),
+        (
+            *((F, "adaptive_avg_pool2d"), (F, "_list_with_default")),
+            (_nn, "adaptive_avg_pool2d"),
+        ),
     ),
     Known(nn.LeakyReLU, ((F, "leaky_relu"), (_nn, "leaky_relu"))),
     Known(nn.ELU, ((F, "elu"), (_nn, "elu"))),
     Known(nn.Hardsigmoid, ((F, "hardsigmoid"), (_nn, "hardsigmoid"))),
-    Known(nn.Softmax, ((F, "softmax"),)),
-    Known(nn.LogSoftmax, ((F, "log_softmax"),)),
-    Known(nn.Flatten),
+    Known(nn.Softmax, ((F, "softmax"),), of_tensors=("softmax",)),
+    Known(nn.LogSoftmax, ((F, "log_softmax"),), of_tensors=("log_softmax",)),
+    Known(nn.Flatten, of_tensors=("flatten",)),
     Known(nn.Identity),
 )
 
@@ -128,6 +145,11 @@ def install(c: Any, switch: str, known: tuple[Known, ...] = ()) -> None:
     Classes and functions that somebody has patched already are called as ever.
     """
     chains.users[switch] = known
+    if not len(chains):  # first: the guards remember what is there
+        is_own = is_torchs_own(nn.Sequential, "forward")
+        chains.set_attribute(
+            nn.Sequential, "forward", _sequential_forward(c) if is_own else None
+        )
     classes = (*_KNOWN, *itertools.chain.from_iterable(chains.users.values()))
     c.module_guards_install(
         [(k.kind, list(k.watched())) for k in classes if k.is_untouched()],
@@ -138,11 +160,6 @@ def install(c: Any, switch: str, known: tuple[Known, ...] = ()) -> None:
             _module._global_forward_pre_hooks,
         ],
     )
-    if not len(chains):
-        is_own = is_torchs_own(nn.Sequential, "forward")
-        chains.set_attribute(
-            nn.Sequential, "forward", _sequential_forward(c) if is_own else None
-        )
 
 
 @functools.cache

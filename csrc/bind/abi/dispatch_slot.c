@@ -183,3 +183,23 @@ at_typed_words at_entry_typed_words(const char *name, const char *overload)
     words.registered = registered ? &registered[UNBOXED] : NULL;
     return words;
 }
+
+at_kernel at_kernel_of(const char *name, const char *overload)
+{
+    size_t n = 0;
+    const uint64_t *entry = cpu_slot ? find_entry(name, overload, &n) : NULL;
+    const uint64_t *slot =
+        entry && cpu_slot + SLOT_WORDS <= n ? entry + cpu_slot : NULL;
+
+    if (!slot || !slot[BOXED])
+        return (at_kernel){NULL, 0, 0, 0};
+    return (at_kernel){slot, slot[FUNCTOR], slot[BOXED], slot[UNBOXED]};
+}
+
+bool at_kernel_is(const at_kernel *kernel)
+{
+    const uint64_t *now = kernel->words;
+
+    return now && now[FUNCTOR] == kernel->functor && now[BOXED] == kernel->boxed &&
+           __atomic_load_n(&now[UNBOXED], __ATOMIC_RELAXED) == kernel->unboxed;
+}

@@ -45,6 +45,18 @@ typedef struct at_typed_words {
  */
 at_typed_words at_entry_typed_words(const char *name, const char *overload);
 
+/*
+ * The kernel that an operator's calls on the CPU go by, whosoever's, and whether they
+ * still do. NULL words where nothing is proved, or there is none.
+ */
+typedef struct at_kernel {
+    const uint64_t *words;
+    uint64_t functor, boxed, unboxed;
+} at_kernel;
+
+at_kernel at_kernel_of(const char *name, const char *overload);
+bool at_kernel_is(const at_kernel *kernel);
+
 /* Whether at_entry_set_typed() has proved that place for the CPU. */
 bool at_entry_is_proved(void);
 

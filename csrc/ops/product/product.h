@@ -17,8 +17,9 @@
  *   small    dot or packed, as the sizes say. For products that are small or thin, of
  *            which stock's time is that of its call.
  *
- * In all the terms of an element are added in an order that the number of terms alone
- * decides: results depend neither on threads nor on other rows.
+ * In the first four the terms of an element are added in an order that the number of
+ * terms alone decides: results depend neither on threads nor on other rows. Which one a
+ * small product is, and so its order, may depend on the number of rows.
  */
 #ifndef PTAC_OPS_PRODUCT_PRODUCT_H
 #define PTAC_OPS_PRODUCT_PRODUCT_H

@@ -89,6 +89,30 @@ def test_relu(row: str, shape: tuple[int, ...]) -> None:
         assert both(lambda call=call: call(x), row) == 1
 
 
+LAYOUTS: dict[str, Callable[[], Tensor]] = {
+    "one channel": lambda: torch.randn(2, 1, 4, 4).to(
+        memory_format=torch.channels_last
+    ),
+    "one pixel": lambda: torch.randn(2, 8, 1, 1).to(memory_format=torch.channels_last),
+    "a row": lambda: torch.randn(1, 5).t(),
+    "turned": lambda: torch.rand(1, 8, 1).transpose(1, 2),
+    "of one batch": lambda: torch.randn(1, 4, 5).transpose(0, 1),
+    "one element": lambda: torch.randn(3, 3)[1:2, 2:3],
+    "expanded": lambda: torch.randn(1).expand(1, 1),
+}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_layouts_of_one_element(name: str) -> None:
+    """Contiguous, with strides that no new tensor has: stock's result has them, too."""
+    x = LAYOUTS[name]()
+    for call in (
+        *(lambda: torch.relu(x), lambda: x + x, lambda: x * 2.0, lambda: 1 + x),
+        *(lambda: x / 3, lambda: x - 0.5, lambda: x * torch.ones_like(x)),
+    ):
+        both(call)
+
+
 @pytest.mark.parametrize("row", ROWS)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_of_two(name: str, row: str) -> None:
@@ -97,7 +121,10 @@ def test_of_two(name: str, row: str) -> None:
         x, y = special(shape, 1), special(shape, 2)
         taken = [
             both(partial(of, x, other), row)
-            for other in (y, 0.1, 3, -2.5, 0, 1 << 24, -(2**24) - 1, 1e-45)
+            for other in (
+                *(y, 0.1, 3, -2.5, 0, 1 << 24, -(2**24) - 1, 1e-45),
+                *(2**54 + 2**30 + 1, 2**60 + 2**36 + 1, -(2**63)),
+            )
         ]
         assert taken == [1] * len(taken)
 
@@ -398,3 +425,53 @@ def test_torchs_samples(op: Any, dtype: torch.dtype) -> None:
             torch.testing.assert_close(a, b, rtol=0, atol=0, equal_nan=True)
     if dtype is torch.float32 and not op.variant_test_name:
         assert taken > 0
+
+
+def test_names_that_mean_something_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.randn(4, 4)
+    functions = {name: getattr(torch, name) for name in ("tanh", "add", "mul")}
+    with torch.no_grad():
+        stock = [torch.tanh(x), torch.add(x, 3), torch.mul(x, 3), x.mul(3)]
+        with monkeypatch.context() as patch:
+            patch.setattr(torch, "relu", torch.tanh)
+            patch.setattr(torch, "mul", torch.add)
+            patch.setattr(Tensor, "sub", Tensor.add, raising=False)
+            with on():
+                tanh, add, mul = functions.values()
+                ours = [tanh(x), add(x, 3), mul(x, 3), x.mul(3)]
+                assert torch.equal(x.sub(x), x + x)
+    for a, b in zip(ours, stock, strict=True):
+        assert torch.equal(a, b)
+    assert not any(_C.entries().values())
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_kernels_that_a_program_registers(when: str) -> None:
+    x = torch.randn(4, 4)
+
+    def sevens(*args: Any) -> Tensor:
+        return torch.full_like(args[0], 7.0)
+
+    def registered() -> Any:
+        library = torch.library.Library("aten", "IMPL")
+        library.impl("relu", sevens, "CPU")
+        library.impl("add.Tensor", sevens, "CPU")
+        return library
+
+    library = registered() if when == "before" else None
+    try:
+        with torch.no_grad(), on():
+            if when == "after":
+                library = registered()
+            assert torch.equal(torch.relu(x), sevens(x))
+            assert torch.equal(nn.ReLU()(x), sevens(x))
+            assert torch.equal(x + 1, sevens(x))
+            hits = switching.hits(POINTWISE)
+            assert torch.equal(x * 1, x)
+            assert hits.accelerated == 1
+            remark = "relu: overridden by" in str(ptac.report())
+            assert remark == (when == "before")
+    finally:
+        library._destroy()
+    with torch.no_grad(), on():
+        assert both(lambda: torch.relu(x)) == 1

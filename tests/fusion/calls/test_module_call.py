@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import inspect
 import pickle
-import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
@@ -14,15 +13,11 @@ from typing import Any
 import pytest
 import torch
 import torch._dynamo.testing
-import torch.nn.functional as F
+from calling import IMAGES, ROWS, SIGNALS, STOCK, Block, n_leaves, network, on
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import pai_torchacc as ptac
 from pai_torchacc import _C
-
-STOCK = vars(nn.Module)["__call__"]
 
 
 @pytest.fixture(autouse=True)
@@ -31,19 +26,6 @@ def _off() -> Iterator[None]:
     assert vars(nn.Module)["__call__"] is STOCK
 
 
-def on() -> Any:
-    """Operator fusion of what no test calls: only the way to torch is ours."""
-    return ptac.enable_operator_fusion(["cross_entropy"])
-
-
-def n_leaves(call: Callable[[], Any]) -> int:
-    """How many leaves a call goes by."""
-    before = _C.leaves_called()
-    call()
-    return _C.leaves_called() - before
-
-
-IMAGES, ROWS, SIGNALS = (2, 4, 7, 7), (3, 4), (2, 4, 9)
 LEAVES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "linear": (lambda: nn.Linear(4, 5), ROWS),
     "linear without bias": (lambda: nn.Linear(4, 5, bias=False), ROWS),
@@ -152,15 +134,6 @@ def test_torchs_function_is_what_everybody_sees() -> None:
         assert vars(nn.Module)["__call__"] is not STOCK
         assert torch.equal(net.__call__(torch.ones(2)), torch.ones(2))
     assert vars(nn.Module)["__call__"] is STOCK
-
-
-class Block(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(4, 4)
-
-    def forward(self, x: Tensor, scale: float = 1.0, *, shift: float = 0.0) -> Tensor:
-        return self.layer(x) * scale + shift
 
 
 @pytest.mark.parametrize("net", [nn.ReLU, Block, lambda: nn.Sequential(nn.ReLU())])
@@ -317,162 +290,6 @@ def test_modules_of_other_kinds(make: Callable[[], nn.Module]) -> None:
         assert program() == stock
 
 
-CHANGES: dict[str, tuple[Any, str, Any]] = {
-    "forward of the class": (nn.ReLU, "forward", lambda self, x: x - 1),
-    "forward of a block": (Block, "forward", lambda self, x: x - 1),
-    "the function": (F, "relu", lambda x, inplace=False: x - 2),
-    "torch's function": (torch, "relu", lambda x: x - 3),
-    "how modules are called": (nn.Module, "_call_impl", lambda self, x: x - 4),
-    "how a block is called": (Block, "_call_impl", lambda self, x: x - 4),
-    "how all are called": (nn.Module, "__call__", lambda self, x: x - 5),
-    "how relu is called": (nn.ReLU, "__call__", lambda self, x: x - 6),
-    "what is compiled": (nn.ReLU, "_compiled_call_impl", lambda self, x: x - 7),
-    "how attributes are found": (
-        nn.Module,
-        "__getattr__",
-        lambda self, name: lambda x: x - 8,
-    ),
-}
-
-
-@pytest.mark.parametrize("name", CHANGES)
-@pytest.mark.parametrize("make", [nn.ReLU, Block])
-def test_changes_of_classes_are_seen_at_once(
-    name: str, make: Callable[[], nn.Module], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    owner, attribute, value = CHANGES[name]
-
-    def program() -> list[Any]:
-        torch.manual_seed(0)
-        net, x = make(), torch.randn(2, 4)
-        found = [net(x).tolist() for _ in range(3)]
-        with monkeypatch.context() as patch:
-            patch.setattr(owner, attribute, value, raising=False)
-            found += [net(x).tolist() for _ in range(3)]
-        return [*found, net(x).tolist()]
-
-    stock = program()
-    with on():
-        assert program() == stock
-
-
-class Names(TorchFunctionMode):
-    def __init__(self) -> None:
-        self.seen: list[Any] = []
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        self.seen.append(func)
-        return func(*args, **(kwargs or {}))
-
-
-class Operators(TorchDispatchMode):
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: list[Any] = []
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        self.seen.append(func)
-        return func(*args, **(kwargs or {}))
-
-
-def network() -> nn.Module:
-    torch.manual_seed(0)
-    return nn.Sequential(
-        nn.Conv2d(4, 3, 3),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Flatten(),
-        nn.LayerNorm(12),
-        Block12(),
-        nn.Softmax(1),
-    )
-
-
-class Block12(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(12, 4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.layer(x) * 2.0
-
-
-@pytest.mark.parametrize("mode", [Names, Operators])
-def test_modes_see_what_they_see_in_stock(mode: Callable[[], Any]) -> None:
-    def program() -> list[Any]:
-        net = network()
-        with mode() as seeing:
-            net(torch.ones(1, 4, 7, 7))
-        return seeing.seen
-
-    stock = program()
-    with on():
-        assert program() == stock
-
-
-def test_profiler_sees_the_operators() -> None:
-    def program() -> list[str]:
-        net, x = network(), torch.ones(1, 4, 7, 7)
-        with torch.no_grad(), torch.profiler.profile() as seen:
-            net(x)
-        return sorted({e.name for e in seen.events() if e.name.startswith("aten::")})
-
-    stock = program()
-    with on():
-        ours = program()
-    assert [n for n in ours if n not in stock] == []
-    assert "aten::linear" in ours
-
-
-@pytest.mark.parametrize("setting", ["setprofile", "settrace"])
-def test_debuggers_and_profilers_see_torchs_functions(setting: str) -> None:
-    def program() -> set[str]:
-        seen: set[str] = set()
-
-        def note(frame: Any, event: str, _: Any) -> None:
-            if event == "call" and frame.f_globals.get("__name__") != __name__:
-                seen.add(frame.f_code.co_name)
-
-        net, x = network(), torch.ones(1, 4, 7, 7)
-        getattr(sys, setting)(note)
-        try:
-            net(x)
-        finally:
-            getattr(sys, setting)(None)
-        return seen
-
-    stock = program()
-    assert {"_call_impl", "forward", "relu"} <= stock
-    with on():
-        assert stock - {"__iter__"} <= program()
-        assert n_leaves(lambda: nn.ReLU()(torch.ones(2))) == 1
-
-
-def test_tracing_keeps_scopes() -> None:
-    def program() -> tuple[str, list[float]]:
-        net, x = network(), torch.ones(1, 4, 7, 7)
-        traced = torch.jit.trace(net, x)
-        names = [n.scopeName() for n in traced.inlined_graph.nodes()]
-        return "\n".join(names), traced(x).flatten().tolist()
-
-    stock = program()
-    with on():
-        assert program() == stock
-
-
-def test_after_a_symbolic_trace_it_is_still_ours() -> None:
-    with on():
-        ours = vars(nn.Module)["__call__"]
-        graph = torch.fx.symbolic_trace(network())
-        assert [n.op for n in graph.graph.nodes].count("call_module") == 7
-        assert vars(nn.Module)["__call__"] is ours
-        assert n_leaves(lambda: nn.ReLU()(torch.ones(2))) == 1
-
-
 def test_subclasses_of_tensors() -> None:
     class Marked(torch.Tensor):
         pass
@@ -594,3 +411,71 @@ def test_what_others_have_put_there_stays(monkeypatch: pytest.MonkeyPatch) -> No
             assert vars(nn.Module)["__call__"] is call
             assert n_leaves(lambda: nn.ReLU()(torch.ones(2))) == 0
             assert "nn.modules.module.Module.__call__ was changed" in str(ptac.report())
+
+
+def test_nn_sequential_is_a_leaf() -> None:
+    """Its children run without its forward, whose frame a debugger would see."""
+    net = nn.Sequential(nn.ReLU(), nn.Identity(), nn.Sequential(nn.Tanh()))
+
+    def program() -> list[str]:
+        seen: list[str] = []
+
+        class Asking(nn.Module):
+            def forward(self, x: Tensor) -> Tensor:
+                frames = traceback.extract_stack()
+                seen.extend(f.name for f in frames if f.name != "Asking")
+                return x
+
+        nn.Sequential(Asking())(torch.ones(2))
+        return seen
+
+    assert "forward" in program()[:-1]
+    with on():
+        assert n_leaves(lambda: net(torch.ones(2, 2))) == 3
+        assert "forward" not in program()[:-1]
+
+
+class Proxy(nn.Module):
+    """Everything is another module's."""
+
+    def __init__(self, module: nn.Module) -> None:
+        nn.Module.__init__(self)
+        object.__setattr__(self, "_module", module)
+
+    def __getattribute__(self, name: str) -> Any:
+        own = object.__getattribute__(self, "__dict__")
+        if name in ("__class__", "__dict__") or "_module" not in own:
+            return object.__getattribute__(self, name)
+        return getattr(own["_module"], name)
+
+
+def test_classes_that_answer_for_their_attributes() -> None:
+    class Answering(nn.Module):
+        _forward_hooks = property(
+            lambda self: {0: lambda m, a, y: y * 3}, lambda self, value: None
+        )
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x + 1
+
+    def program() -> list[Any]:
+        net = nn.Linear(4, 4)
+        net.register_forward_hook(lambda m, a, y: y * 0 + 7)
+        return [Proxy(net)(torch.ones(4)).tolist(), Answering()(torch.ones(2)).tolist()]
+
+    stock = program()
+    with on():
+        assert program() == stock
+
+
+def test_too_few_dimensions_are_torchs_error() -> None:
+    with on(), pytest.raises(ValueError, match="at least"):
+        nn.AdaptiveAvgPool2d((2, 2))(torch.ones(4, 4))
+
+
+def test_what_the_interpreter_keeps_is_found() -> None:
+    with on():
+        from pai_torchacc.fusion.calls import module_call
+
+        assert module_call._learn_versions(_C)
+        assert module_call._learn_tracing(_C)

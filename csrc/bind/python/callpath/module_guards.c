@@ -8,7 +8,7 @@
 #include <string.h>
 
 enum {
-    MOST_WATCHED = 32,
+    MOST_WATCHED = 64,
     MOST_METHODS = 8,
     N_HOOKS = 4,
     N_OTHERS = 2,
@@ -25,9 +25,8 @@ typedef struct watched {
 } watched;
 
 /*
- * A class of modules, and what calling one of them goes through: first what lies in
- * dictionaries of Python's modules, then the class's own, of which the class's version
- * says that it is unchanged.
+ * A class of modules, and what calling one of them goes through: first what lies
+ * elsewhere, then the class's own, of which its version says that it is unchanged.
  */
 typedef struct known_class {
     PyTypeObject *type;
@@ -231,6 +230,14 @@ static bool is_called_by_name(PyObject *type, const watched *w)
            PyUnicode_ReadChar(w->name, 1) != '_';
 }
 
+/* In a Python module, or in a class that is no base: versions say nothing of it. */
+static bool lies_elsewhere(PyObject *type, PyObject *owner)
+{
+    return PyDict_Check(owner) ||
+           (PyType_Check(owner) &&
+            !PyType_IsSubtype((PyTypeObject *)type, (PyTypeObject *)owner));
+}
+
 /* An entry of a class's list, put before those of the class where it lies elsewhere. */
 static bool watch(known_class *class, PyObject *type, PyObject *entry)
 {
@@ -243,7 +250,7 @@ static bool watch(known_class *class, PyObject *type, PyObject *entry)
     Py_INCREF(w.value);
     PyUnicode_InternInPlace(&w.name);
     class->watched[class->n_watched++] = w;
-    if (PyDict_Check(w.owner)) {
+    if (lies_elsewhere(type, w.owner)) {
         class->watched[class->n_watched - 1] = class->watched[class->n_elsewhere];
         class->watched[class->n_elsewhere++] = w;
     } else if (is_called_by_name(type, &w)) {

@@ -14,8 +14,8 @@
         X(padding), X(dilation), X(groups), X(padding_mode), X(kernel_size),           \
         X(return_indices), X(ceil_mode), X(approximate), X(weight_packed),             \
         X(weight_scale), X(_int8), X(weight_fp8), X(floats), X(is_float), X(shape),    \
-        X(_geometry), X(__getattr__), X(_forward_hooks), X(_forward_pre_hooks),        \
-        X(_backward_hooks), X(_backward_pre_hooks), X(forward),                        \
+        X(_geometry), X(__getattr__), X(__getattribute__), X(_forward_hooks),          \
+        X(_forward_pre_hooks), X(_backward_hooks), X(_backward_pre_hooks), X(forward), \
         X(_compiled_call_impl), X(_call_impl), X(_version), X(is_leaf),                \
         X(requires_grad), X(_base), X(detach), X(grad_fn), X(output_nr), X(is_sparse), \
         X(is_cpu), X(_current_level), X(param_groups), X(params), X(state), X(grad),   \

@@ -132,6 +132,8 @@ void ptac_bump_version(PyObject *tensor)
 
 int ptac_requires_grad(PyObject *tensor)
 {
+    if (T.requires_grad && impl_offset && ptac_is_tensor(tensor))
+        return T.requires_grad(*(void **)ptac_borrow(tensor));
     return ptac_truth(tensor, ptac_names.requires_grad);
 }
 

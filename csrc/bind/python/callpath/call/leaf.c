@@ -3,7 +3,7 @@
  */
 #include "bind/python/callpath/call/leaf.h"
 
-#include "bind/python/callpath/chain.h"
+#include "bind/python/callpath/chain/chain.h"
 #include "bind/python/callpath/lean.h"
 
 enum {
@@ -46,10 +46,15 @@ static PyObject *parameter_of(PyObject *attributes, const argument *a)
     return tensor;
 }
 
-static bool is_given(PyObject *value)
+/* A number, or one for each of the last dimensions of x, which has more. */
+static bool is_given(PyObject *value, PyObject *x)
 {
     const bool is_tuple = PyTuple_CheckExact(value);
+    int64_t n_dims = 0;
 
+    if (is_tuple && (T.aoti_torch_get_dim(ptac_borrow(x), &n_dims) ||
+                     n_dims <= PyTuple_Size(value)))
+        return false;
     for (Py_ssize_t i = 0; is_tuple && i < PyTuple_Size(value); i++)
         if (PyTuple_GetItem(value, i) == Py_None)
             return false;
@@ -57,7 +62,7 @@ static bool is_given(PyObject *value)
 }
 
 /* Owned; NULL, maybe with an exception set, where forward has to see to it. */
-static PyObject *value_of(PyObject *attributes, const argument *a)
+static PyObject *value_of(PyObject *attributes, const argument *a, PyObject *x)
 {
     PyObject *found;
 
@@ -65,7 +70,7 @@ static PyObject *value_of(PyObject *attributes, const argument *a)
     case ATTRIBUTE:
     case GIVEN:
         found = PyDict_GetItemWithError(attributes, a->what);
-        if (found && a->from == GIVEN && !is_given(found))
+        if (found && a->from == GIVEN && !is_given(found, x))
             return NULL;
         Py_XINCREF(found);
         return found;
@@ -86,7 +91,16 @@ static bool is_required(PyObject *attributes, PyObject *const required[2])
            PyUnicode_Compare(value, required[1]) == 0;
 }
 
-static PyObject *call(leaf *l, PyObject *attributes, PyObject *x)
+/* linear_act where a row takes it; args are x, weight and bias. */
+static PyObject *try_linear(PyObject *const *args)
+{
+    return ptac_try_linear(args, PTAC_ACT_NONE, true);
+}
+
+/* What goes before torch's function, None where that is to be called. */
+typedef PyObject *(*try_first)(PyObject *const *args);
+
+static PyObject *call(leaf *l, try_first try, PyObject *attributes, PyObject *x)
 {
     PyObject *args[2 + MOST_ARGUMENTS] = {NULL, x}; /* the first is the callee's */
     const Py_ssize_t n_keywords = l->keywords ? PyTuple_Size(l->keywords) : 0;
@@ -94,30 +108,22 @@ static PyObject *call(leaf *l, PyObject *attributes, PyObject *x)
     int n = 0;
 
     while (n < l->n_arguments &&
-           (args[2 + n] = value_of(attributes, &l->arguments[n])) != NULL)
+           (args[2 + n] = value_of(attributes, &l->arguments[n], x)) != NULL)
         n++;
-    if (n == l->n_arguments) {
+    if (n == l->n_arguments)
+        result = try ? try(args + 1) : Py_NewRef(Py_None);
+    else if (!PyErr_Occurred())
+        result = Py_NewRef(Py_None);
+    if (result == Py_None && n == l->n_arguments) {
         l->n_called++; /* under the interpreter's lock */
+        Py_DECREF(result);
         result = ptac_vectorcall(l->function, args + 1,
                                  (size_t)(1 + n - n_keywords) | ptac_vectorcall_offset,
                                  l->keywords);
-    } else if (!PyErr_Occurred()) {
-        result = Py_NewRef(Py_None);
     }
     while (n > 0)
         Py_DECREF(args[1 + n--]);
     return result;
-}
-
-/* linear_act where a row takes it, else torch's product, which the leaf calls. */
-static PyObject *try_linear(PyObject *attributes, PyObject *x)
-{
-    PTAC_OWNED PyObject *weight = ptac_module_parameter(attributes, ptac_names.weight);
-    PTAC_OWNED PyObject *bias = ptac_module_parameter(attributes, ptac_names.bias);
-    PyObject *const tensors[3] = {x, weight, bias};
-
-    return weight && bias ? ptac_try_linear(tensors, PTAC_ACT_NONE, true)
-                          : Py_NewRef(Py_None);
 }
 
 static PyObject *call_sequential(PyObject *attributes, PyObject *x)
@@ -139,9 +145,10 @@ static PyObject *call_sequential(PyObject *attributes, PyObject *x)
 /* What a Dropout that drops nothing gives, which of a nested tensor is a copy. */
 static PyObject *hand_on(PyObject *attributes, PyObject *x)
 {
-    const bool is_plain = ptac_is_plain(x) || ptac_is_plain_on_cuda(x);
+    const bool is_on_cuda = ptac_is_plain_on_cuda(x);
 
-    if (!is_plain || !ptac_dropout_is_idle(attributes))
+    if (!(is_on_cuda || ptac_is_plain(x)) || !ptac_dropout_is_idle(attributes) ||
+        ptac_why_not_lean_on(is_on_cuda ? PTAC_ON_CUDA : PTAC_ON_CPU))
         Py_RETURN_NONE;
     leaves[PTAC_MODULE_DROPOUT].n_called++;
     return Py_NewRef(x);
@@ -162,18 +169,11 @@ PyObject *ptac_leaf_call(ptac_module_kind kind, PyObject *attributes, PyObject *
     for (int i = 0; i < l->n_required; i++)
         if (!is_required(attributes, l->required[i]))
             Py_RETURN_NONE;
-    if (kind == PTAC_MODULE_LINEAR) {
-        PyObject *result = try_linear(attributes, x);
-
-        if (result != Py_None)
-            return result;
-        Py_DECREF(result);
-    }
     if (l->function == Py_None) {
         l->n_called++;
         return Py_NewRef(x);
     }
-    return call(l, attributes, x);
+    return call(l, kind == PTAC_MODULE_LINEAR ? try_linear : NULL, attributes, x);
 }
 
 static void forget(leaf *l)

@@ -23,6 +23,9 @@ PyObject *ptac_leaf_call(ptac_module_kind kind, PyObject *attributes, PyObject *
  */
 PyObject *ptac_module_call(PyObject *module, PyObject *x);
 
+/* Calling the module is calling the forward of its class, and nobody looks on. */
+bool ptac_module_is_alone(PyObject *module);
+
 /* nn.Sequential.forward of these children, see sequential.c. */
 PyObject *ptac_sequential(PyObject *children, PyObject *input);
 

@@ -39,11 +39,14 @@ typedef struct seen {
 } seen;
 
 static bool can_be_made; /* and this file's functions be called */
+static bool is_open;     /* the switch is on */
 static seen remembered[REMEMBERED];
 
 PTAC_LENT(stock_call_impl)     /* nn.Module._call_impl */
 PTAC_LENT(stock_compiled_impl) /* nn.Module._compiled_call_impl: None */
+PTAC_LENT(stock_getattribute)  /* object.__getattribute__ */
 
+/* NULL: the class has no such attribute. */
 static bool has(PyTypeObject *type, PyObject *name, PyObject *expected)
 {
     PyObject *found = PyObject_GetAttr((PyObject *)type, name);
@@ -52,6 +55,19 @@ static bool has(PyTypeObject *type, PyObject *name, PyObject *expected)
         PyErr_Clear();
     Py_XDECREF(found);
     return found == expected;
+}
+
+/* What torch's function looks at lies in the module's dictionary alone. */
+static bool finds_hooks_in_modules(PyTypeObject *type)
+{
+    PyObject *const names[] = {ptac_names._forward_hooks, ptac_names._forward_pre_hooks,
+                               ptac_names._backward_hooks,
+                               ptac_names._backward_pre_hooks};
+
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (!has(type, names[i], NULL))
+            return false;
+    return has(type, ptac_names.__getattribute__, stock_getattribute);
 }
 
 /*
@@ -66,7 +82,8 @@ static bool calls_as_module(PyTypeObject *type)
     if (version != 0 && place->type == type && place->version == version)
         return true;
     if (!has(type, ptac_names._call_impl, stock_call_impl) ||
-        !has(type, ptac_names._compiled_call_impl, stock_compiled_impl))
+        !has(type, ptac_names._compiled_call_impl, stock_compiled_impl) ||
+        !finds_hooks_in_modules(type))
         return false;
     *place = (seen){type, ptac_type_version(type)};
     return true;
@@ -98,7 +115,7 @@ static PyObject *try_leaf(PyObject *module, PyObject *x)
 /* Torch's function would only look at the module itself before it calls forward. */
 static bool is_left_to_itself(PyObject *module)
 {
-    return !ptac_is_tracing() && !ptac_thread_is_traced() &&
+    return is_open && !ptac_is_tracing() && !ptac_thread_is_traced() &&
            ptac_modules_are_unheard() && calls_as_module(Py_TYPE(module));
 }
 
@@ -116,11 +133,22 @@ static PyObject *enter(PyObject *self, PyObject *const *args, size_t n_args,
             return result;
         Py_DECREF(result);
     }
-    attributes = plain_attributes(args[0]);
+    /* Torch's own modules warn at the line of a caller so many frames away. */
+    attributes = ptac_module_kind_of(args[0]) == PTAC_N_MODULES
+                     ? plain_attributes(args[0])
+                     : NULL;
     if (!attributes)
         return ptac_vectorcall(stock, args, n_args, keywords);
     Py_DECREF(attributes);
     return ptac_vectorcall_method(ptac_names.forward, args, n_args, keywords);
+}
+
+bool ptac_module_is_alone(PyObject *module)
+{
+    PTAC_OWNED PyObject *attributes =
+        can_be_made && is_left_to_itself(module) ? plain_attributes(module) : NULL;
+
+    return attributes && !ptac_module_has_own_forward(attributes);
 }
 
 PyObject *ptac_module_call(PyObject *module, PyObject *x)
@@ -201,4 +229,11 @@ PTAC_O(module_call_make, stock)
         made->stock = Py_NewRef(stock);
     }
     return (PyObject *)made;
+}
+
+/* module_call_open(is_open): whether the object does more than torch's function. */
+PTAC_O(module_call_open, truth)
+{
+    is_open = truth == Py_True;
+    Py_RETURN_NONE;
 }

@@ -45,19 +45,19 @@ PyObject *ptac_entry_run(ptac_call *call, int n_dims, const int64_t *sizes,
     return ptac_run(row, call) ? ptac_wrap(at_give(&made)) : NULL;
 }
 
-PyObject *ptac_entry_stock(const ptac_entry *entry, PyObject *const *args,
-                           size_t n_args, PyObject *keywords)
+PyObject *ptac_entry_stock(const ptac_entry *entry, PyObject *callable,
+                           PyObject *const *args, size_t n_args, PyObject *keywords)
 {
     const Py_ssize_t n = ptac_vectorcall_count(n_args);
     const Py_ssize_t n_named = keywords ? PyTuple_Size(keywords) : 0;
     const PyCFunctionWithKeywords function =
         entry->stock ? NULL
                      : (PyCFunctionWithKeywords)(void (*)(void))PyCFunction_GetFunction(
-                           entry->callable);
+                           callable);
     PTAC_OWNED PyObject *tuple = NULL, *named = NULL;
 
     if (entry->stock)
-        return entry->stock(entry->callable, args, n_args, keywords);
+        return entry->stock(callable, args, n_args, keywords);
     tuple = PyTuple_New(n);
     named = n_named ? PyDict_New() : NULL;
     if (!tuple || (n_named && !named))
@@ -67,7 +67,7 @@ PyObject *ptac_entry_stock(const ptac_entry *entry, PyObject *const *args,
     for (Py_ssize_t i = 0; i < n_named; i++)
         if (PyDict_SetItem(named, PyTuple_GetItem(keywords, i), args[n + i]) < 0)
             return NULL;
-    return function(PyCFunction_GetSelf(entry->callable), tuple, named);
+    return function(PyCFunction_GetSelf(callable), tuple, named);
 }
 
 static uintptr_t *address_in(PyObject *callable)
@@ -85,6 +85,27 @@ static bool has_address(PyObject *callable)
     PyErr_Clear();
     return n_bytes >= ADDRESS_OFFSET + (Py_ssize_t)sizeof(uintptr_t) &&
            *address_in(callable) == (uintptr_t)ptac_vectorcall_of(callable);
+}
+
+/* The last part of an entry's name is the function's own. */
+static bool has_name(PyObject *callable, const char *name)
+{
+    PTAC_OWNED PyObject *its = PyObject_GetAttrString(callable, "__name__");
+    const char *last = strrchr(name, '.');
+    const bool is = its && PyUnicode_CheckExact(its) && last &&
+                    PyUnicode_CompareWithASCIIString(its, last + 1) == 0;
+
+    PyErr_Clear();
+    return is;
+}
+
+/* Another entry has it. */
+static bool is_taken(PyObject *callable)
+{
+    for (const ptac_entry *e = announced; e; e = e->next)
+        if (e->ours == ptac_vectorcall_of(callable))
+            return true;
+    return false;
 }
 
 /*
@@ -124,19 +145,25 @@ static bool is_open(const ptac_entry *entry)
 }
 
 /*
- * entry_open(name, callable, another of its type): the function's or method's calls
- * come to us. Returns whether they do.
+ * entry_open(name, callable, another of its type, operator, overload): the function's
+ * or method's calls come to us, while they would lead to the kernel that aten's
+ * operator has on the CPU now. Returns whether they do.
  */
-PTAC_ARGS(entry_open, 3)
+PTAC_ARGS(entry_open, 5)
 {
-    const char *name = PyUnicode_AsUTF8AndSize(args[0], NULL);
+    const char *name = PyUnicode_AsUTF8AndSize(args[0], NULL), *aten, *overload;
     ptac_entry *entry = name ? find(name) : NULL;
 
     if (!entry)
         return NULL;
-    if (is_open(entry) && entry->callable == args[1])
-        Py_RETURN_TRUE;
-    if (is_open(entry) || !ptac_vectorcall_find() || !can_be_entered(args[1], args[2]))
+    aten = PyUnicode_AsUTF8AndSize(args[3], NULL);
+    overload = PyUnicode_AsUTF8AndSize(args[4], NULL);
+    if (!aten || !overload)
+        return NULL;
+    entry->kernel = at_kernel_of(aten, overload);
+    if (is_open(entry) || !at_kernel_is(&entry->kernel) || !ptac_vectorcall_find() ||
+        !has_name(args[1], name) || !can_be_entered(args[1], args[2]) ||
+        is_taken(args[1]))
         Py_RETURN_FALSE;
     ptac_keep(&entry->callable, args[1]);
     entry->stock = ptac_vectorcall_of(args[1]);
@@ -173,3 +200,6 @@ PTAC_NOARGS(entries_close)
     }
     return left;
 }
+
+/* dispatch_is_proved() -> whether we know where torch keeps kernels of the CPU. */
+PTAC_GIVES(dispatch_is_proved, PyBool_FromLong(at_entry_is_proved()))

@@ -15,6 +15,7 @@
 #ifndef PTAC_BIND_PYTHON_CALLPATH_ENTRY_ENTRY_H
 #define PTAC_BIND_PYTHON_CALLPATH_ENTRY_ENTRY_H
 
+#include "bind/abi/dispatch_slot.h"
 #include "bind/python/callpath/lean.h"
 #include "bind/python/interpreter/vectorcall.h"
 
@@ -23,14 +24,15 @@ typedef struct ptac_entry {
     ptac_vectorcall_fn ours;
     ptac_vectorcall_fn stock; /* what was there; NULL: as below */
     PyObject *callable;       /* torch's function, owned; NULL: never opened */
+    at_kernel kernel;         /* that it led to: somebody may register another */
     struct ptac_entry *next;
 } ptac_entry;
 
 void ptac_entry_announce(ptac_entry *entry);
 
 /* Torch's function, called as CPython would have. */
-PyObject *ptac_entry_stock(const ptac_entry *entry, PyObject *const *args,
-                           size_t n_args, PyObject *keywords);
+PyObject *ptac_entry_stock(const ptac_entry *entry, PyObject *callable,
+                           PyObject *const *args, size_t n_args, PyObject *keywords);
 
 /*
  * At file scope: the entry of that name, which asks try_to(args, n) for the result of a
@@ -44,12 +46,13 @@ PyObject *ptac_entry_stock(const ptac_entry *entry, PyObject *const *args,
     static PyObject *enter_##id(PyObject *callable, PyObject *const *args,             \
                                 size_t n_args, PyObject *keywords)                     \
     {                                                                                  \
-        PyObject *result =                                                             \
-            keywords ? NULL : try_to(args, ptac_vectorcall_count(n_args));             \
+        PyObject *result = keywords || !at_kernel_is(&entry_##id.kernel)               \
+                               ? NULL                                                  \
+                               : try_to(args, ptac_vectorcall_count(n_args));          \
                                                                                        \
         if (result || PyErr_Occurred())                                                \
             return result;                                                             \
-        return ptac_entry_stock(&entry_##id, args, n_args, keywords);                  \
+        return ptac_entry_stock(&entry_##id, callable, args, n_args, keywords);        \
     }                                                                                  \
     __attribute__((constructor)) static void announce_entry_##id(void)                 \
     {                                                                                  \

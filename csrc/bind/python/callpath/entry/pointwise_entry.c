@@ -23,18 +23,29 @@ static ptac_reason read_small(PyObject *tensor, ptac_view *view)
 /* A number as torch takes it into a tensor of floats. */
 static bool read_number(PyObject *object, float *number)
 {
-    const bool is_int = PyLong_CheckExact(object);
-    double value;
+    if (PyLong_CheckExact(object))
+        *number = (float)PyLong_AsLongLong(object);
+    else if (PyFloat_CheckExact(object) && fabs(PyFloat_AsDouble(object)) <= FLT_MAX)
+        *number = (float)PyFloat_AsDouble(object);
+    else
+        return false;
+    if (!PyErr_Occurred())
+        return true;
+    PyErr_Clear(); /* of an int beyond 64 bits */
+    return false;
+}
 
-    if (!is_int && !PyFloat_CheckExact(object))
-        return false;
-    value = is_int ? (double)PyLong_AsLongLong(object) : PyFloat_AsDouble(object);
-    if (PyErr_Occurred()) {
-        PyErr_Clear();
-        return false;
+/* As torch lays out a new tensor: also where there is but one element. */
+static bool is_as_new(const ptac_view *x)
+{
+    int64_t stride = 1;
+
+    for (int i = x->n_dims - 1; i >= 0; i--) {
+        if (x->strides[i] != stride)
+            return false;
+        stride *= x->sizes[i];
     }
-    *number = (float)value;
-    return fabs(value) <= FLT_MAX;
+    return true;
 }
 
 static bool is_open(void)
@@ -99,10 +110,11 @@ static PyObject *try_both(ptac_small_kind kind, PyObject *x, PyObject *y)
     if (!ptac_entry_takes(x) || !(is_number || ptac_entry_takes(y)))
         return refused(PTAC_GRAD);
     why = read_small(x, &call.inputs[0]);
-    if (!why && is_number)
-        p.kind += PTAC_SMALL_NUMBER;
-    else if (!why)
+    if (!why && is_number && !is_as_new(&call.inputs[0]))
+        why = PTAC_LAYOUT; /* which stock's result has, too */
+    if (!why && !is_number)
         why = read_second(y, &call);
+    p.kind += is_number ? PTAC_SMALL_NUMBER : 0;
     return run(&call, why);
 }
 

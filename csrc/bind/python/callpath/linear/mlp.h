@@ -4,7 +4,7 @@
 #ifndef PTAC_BIND_PYTHON_CALLPATH_LINEAR_MLP_H
 #define PTAC_BIND_PYTHON_CALLPATH_LINEAR_MLP_H
 
-#include "bind/python/callpath/chain.h"
+#include "bind/python/callpath/chain/chain.h"
 #include "bind/python/module/pybind.h"
 #include "ops/linear/mlp.h"
 

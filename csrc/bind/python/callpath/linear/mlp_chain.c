@@ -1,7 +1,7 @@
 /*
  * mlp_chain.c - a Linear, its activation and the Linear behind it, run as one mlp.
  */
-#include "bind/python/callpath/chain.h"
+#include "bind/python/callpath/chain/chain.h"
 #include "bind/python/callpath/linear/mlp.h"
 
 /* What has been read of the modules; tensors but x are owned. */

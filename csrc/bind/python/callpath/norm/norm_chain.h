@@ -4,7 +4,7 @@
 #ifndef PTAC_BIND_PYTHON_CALLPATH_NORM_NORM_CHAIN_H
 #define PTAC_BIND_PYTHON_CALLPATH_NORM_NORM_CHAIN_H
 
-#include "bind/python/callpath/chain.h"
+#include "bind/python/callpath/chain/chain.h"
 #include "ops/norm/batch_norm.h"
 
 /* What torch's norm lays out its result like: its sizes. */

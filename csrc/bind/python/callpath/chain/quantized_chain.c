@@ -4,7 +4,7 @@
  * As in pai_torchacc/quantization/layers.py, a layer that computes some calls in float
  * is called as ever.
  */
-#include "bind/python/callpath/chain.h"
+#include "bind/python/callpath/chain/chain.h"
 #include "bind/python/quantized/int8.h"
 
 enum {

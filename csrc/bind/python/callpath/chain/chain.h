@@ -1,8 +1,8 @@
 /*
  * chain.h - a layer in nn.Sequential together with what follows it.
  */
-#ifndef PTAC_BIND_PYTHON_CALLPATH_CHAIN_H
-#define PTAC_BIND_PYTHON_CALLPATH_CHAIN_H
+#ifndef PTAC_BIND_PYTHON_CALLPATH_CHAIN_CHAIN_H
+#define PTAC_BIND_PYTHON_CALLPATH_CHAIN_CHAIN_H
 
 #include "bind/python/callpath/module_guards.h"
 #include "ops/linear/bias_act.h"

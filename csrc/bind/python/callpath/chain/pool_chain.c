@@ -4,7 +4,7 @@
  * In place, torch's ReLU would write to its input. Ours does not, so that nobody may
  * see that input afterwards.
  */
-#include "bind/python/callpath/chain.h"
+#include "bind/python/callpath/chain/chain.h"
 #include "bind/python/callpath/lean.h"
 
 /* Both as torch made them; *window is the pool's. */

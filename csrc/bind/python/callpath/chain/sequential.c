@@ -5,7 +5,8 @@
  * could notice. Every other module is called as ever.
  */
 #include "bind/python/callpath/call/leaf.h"
-#include "bind/python/callpath/chain.h"
+#include "bind/python/callpath/chain/chain.h"
+#include "bind/python/callpath/chain/custom_chain.h"
 #include "bind/python/callpath/lean.h"
 #include "bind/python/callpath/linear/mlp.h"
 
@@ -94,6 +95,17 @@ static ptac_module_kind kind_at(const place *p, Py_ssize_t i)
                     : PTAC_N_MODULES;
 }
 
+/* By what the program has registered. */
+static PyObject *try_custom(place *p, PyObject *x, Py_ssize_t *n)
+{
+    const ptac_chain_start start = {p->modules, p->i, x, p->is_x_unseen};
+
+    if (!ptac_has_custom_chains() || ptac_has_function_mode())
+        Py_RETURN_NONE;
+    return follow_changes(p, PTAC_LONGEST_CUSTOM_CHAIN) ? ptac_custom_chain(&start, n)
+                                                        : NULL;
+}
+
 /*
  * What the next module, and some behind it, make of x in one; *n is how many. None
  * where the module has to be called. Asked before each module: the one before may have
@@ -172,8 +184,13 @@ PyObject *ptac_sequential(PyObject *children, PyObject *input)
 
     while (x && p.i < p.n) {
         Py_ssize_t n_done = 1;
-        PyObject *y = try_chain(&p, x, &n_done);
+        PyObject *y = try_custom(&p, x, &n_done);
 
+        if (y == Py_None) {
+            Py_DECREF(y);
+            n_done = 1;
+            y = try_chain(&p, x, &n_done);
+        }
         p.is_x_unseen = y == Py_None && makes_unseen(&p);
         if (y == Py_None) {
             Py_DECREF(y);

@@ -1,7 +1,7 @@
 /*
  * chain.c - reading a layer and what follows it.
  */
-#include "bind/python/callpath/chain.h"
+#include "bind/python/callpath/chain/chain.h"
 
 #include <math.h>
 

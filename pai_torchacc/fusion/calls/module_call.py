@@ -18,11 +18,13 @@ import threading
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from pai_torchacc._frames import hide
 from pai_torchacc._ledger import Ledger
 from pai_torchacc.fusion.compiled import not_compiled_alone
+from pai_torchacc.fusion.foreign import is_torchs_own
 
 
 class _Source(enum.IntEnum):
@@ -43,7 +45,8 @@ class Leaf(NamedTuple):
 
     ``behind`` are attributes of the module, or functions that tell a setting. The last
     ones have the names ``keywords``. All of ``where`` must be so; else ``forward`` is
-    called. Without a function the input is the result.
+    called. Without a function it is special to the extension, which ``reads`` other
+    attributes.
     """
 
     kind: type[nn.Module]
@@ -51,6 +54,7 @@ class Leaf(NamedTuple):
     behind: tuple[Any, ...] = ()
     where: tuple[tuple[str, Any], ...] = ()
     keywords: tuple[str, ...] = ()
+    reads: tuple[str, ...] = ()
 
     def entry(self) -> tuple[Any, ...]:
         """Give what the extension reads."""
@@ -78,18 +82,22 @@ _OUT_OF_PLACE = (("inplace", False),)
 
 
 def _leaves() -> list[Leaf]:
-    """Their functions are looked up at each installation: somebody may wrap them."""
+    """The functions as ``forward`` finds them at the moment.
+
+    Those that somebody has wrapped are no matter: such a class is not known, see
+    ``_KNOWN`` in :mod:`.sequential`, which has to name all that ``forward`` calls.
+    """
     convolution = (*_PARAMETERS, *_GEOMETRY)
     zeros = (("padding_mode", "zeros"),)
     window = ("kernel_size", "stride", "padding")
     normalised = ("normalized_shape", *_PARAMETERS, "eps", _cudnn)
     return [
-        Leaf(nn.Sequential, None),
+        Leaf(nn.Sequential, None, reads=("_modules",)),
         Leaf(nn.Identity, None),
-        Leaf(nn.Dropout, None),
-        Leaf(nn.Linear, _nn.linear, _PARAMETERS),
-        Leaf(nn.Conv1d, torch.conv1d, convolution, zeros),
-        Leaf(nn.Conv2d, torch.conv2d, convolution, zeros),
+        Leaf(nn.Dropout, None, reads=("training", "p")),
+        Leaf(nn.Linear, F.linear, _PARAMETERS),
+        Leaf(nn.Conv1d, F.conv1d, convolution, zeros),
+        Leaf(nn.Conv2d, F.conv2d, convolution, zeros),
         Leaf(nn.LayerNorm, torch.layer_norm, normalised),
         Leaf(
             nn.MaxPool2d,
@@ -99,23 +107,35 @@ def _leaves() -> list[Leaf]:
         ),
         Leaf(
             nn.AvgPool2d,
-            _nn.avg_pool2d,
+            F.avg_pool2d,
             (*window, "ceil_mode", "count_include_pad", "divisor_override"),
         ),
         Leaf(nn.AdaptiveAvgPool2d, _nn.adaptive_avg_pool2d, ("output_size",)),
-        Leaf(nn.Softmax, torch.softmax, ("dim",)),
-        Leaf(nn.LogSoftmax, torch.log_softmax, ("dim",)),
+        Leaf(nn.Softmax, torch.Tensor.softmax, ("dim",)),
+        Leaf(nn.LogSoftmax, torch.Tensor.log_softmax, ("dim",)),
         Leaf(nn.ReLU, torch.relu, where=_OUT_OF_PLACE),
         Leaf(nn.LeakyReLU, _nn.leaky_relu, ("negative_slope",), _OUT_OF_PLACE),
         Leaf(nn.ELU, _nn.elu, ("alpha",), _OUT_OF_PLACE),
         Leaf(nn.SiLU, _nn.silu, where=_OUT_OF_PLACE),
         Leaf(nn.Hardswish, _nn.hardswish, where=_OUT_OF_PLACE),
         Leaf(nn.Hardsigmoid, _nn.hardsigmoid, where=_OUT_OF_PLACE),
-        Leaf(nn.GELU, _nn.gelu, ("approximate",), keywords=("approximate",)),
+        Leaf(nn.GELU, F.gelu, ("approximate",), keywords=("approximate",)),
         Leaf(nn.Tanh, torch.tanh),
         Leaf(nn.Sigmoid, torch.sigmoid),
-        Leaf(nn.Flatten, torch.flatten, ("start_dim", "end_dim")),
+        Leaf(nn.Flatten, torch.Tensor.flatten, ("start_dim", "end_dim")),
     ]
+
+
+def attributes() -> dict[type, list[str]]:
+    """What leaves read of a module's dictionary, which its class must not have."""
+    return {
+        leaf.kind: [
+            *(a for a in leaf.behind if isinstance(a, str)),
+            *(name for name, _ in leaf.where),
+            *leaf.reads,
+        ]
+        for leaf in _leaves()
+    }
 
 
 def install(c: Any, ledger: Ledger) -> None:
@@ -128,17 +148,37 @@ def install(c: Any, ledger: Ledger) -> None:
     c.lend(
         stock_call_impl=nn.Module._call_impl,
         stock_compiled_impl=nn.Module._compiled_call_impl,
+        stock_getattribute=object.__getattribute__,
     )
     c.leaves_install([leaf.entry() for leaf in _leaves()])
-    if (call := _call(c)) is not None:
+    _install_call(c, ledger)
+
+
+def _install_call(c: Any, ledger: Ledger) -> None:
+    stock = vars(nn.Module)["_wrapped_call_impl"]
+    call = _call(c, stock)
+    if call is None:
+        return
+    if vars(nn.Module)["__call__"] is call:  # put back by others after we had gone
+        nn.Module.__call__ = stock
+    now = vars(nn.Module)["__call__"]
+    if now is stock and is_torchs_own(nn.Module, "_call_impl"):
+        c.module_call_open(True)
         ledger.set_attribute(nn.Module, "__call__", call)
         ledger.set_attribute(torch.fx.Tracer, "trace", _trace(ledger))
+    elif now is stock or not is_torchs_own(nn.Module, "__call__"):
+        ledger.set_attribute(nn.Module, "__call__", None)  # notes who is in the way
+
+
+def remove(c: Any) -> None:
+    """Have an object that others keep or put back do what torch's function does."""
+    c.module_call_open(False)
 
 
 @functools.cache
-def _call(c: Any) -> Any:
+def _call(c: Any, stock: Any) -> Any:
     """The one object that takes the place of ``nn.Module.__call__``."""
-    return c.module_call_make(nn.Module.__call__)
+    return c.module_call_make(stock)
 
 
 @functools.cache

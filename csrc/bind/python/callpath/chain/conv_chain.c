@@ -1,7 +1,7 @@
 /*
  * conv_chain.c - a Conv2d and what follows it, run as one conv2d.
  */
-#include "bind/python/callpath/chain.h"
+#include "bind/python/callpath/chain/chain.h"
 #include "bind/torch/rows/convolution/depthwise.h"
 #include "ops/norm/batch_norm_fold.h"
 

@@ -1,0 +1,1 @@
+"""Calls from Python, of modules and of functions of torch, through C."""
