@@ -3,8 +3,9 @@
 python examples/operator_fusion.py            accelerated, with the report
 python examples/operator_fusion.py --stock    plain PyTorch
 
-What is fused now is Linear followed by an activation in nn.Sequential. The report says
-of everything else whether it ran accelerated.
+Small products, sums and activations are computed where Python calls torch's functions,
+and a Linear and the activation behind it in nn.Sequential are one operator. The report
+counts them, and says of everything else whether it ran accelerated.
 """
 
 from __future__ import annotations
@@ -73,9 +74,12 @@ def main() -> None:
 
         ptac.enable_operator_fusion()
 
+    small, wide = make_matrices(4, 4), make_matrices(64, 1000)
     square, flat = make_matrices(), make_matrices(2000, 32)
     layer, x = make_layer(), make_input()
     work: dict[str, Callable[[], object]] = {
+        "relu(x @ y.T + 0.5), 4 x 4": lambda: chain(*small),
+        "relu(x @ y.T + 0.5), 64 x 1000": lambda: chain(*wide),
         "relu(x @ y.T + 0.5), 512 x 512": lambda: chain(*square),
         "relu(x @ y.T + 0.5), 2000 x 32": lambda: chain(*flat),
         "Linear and ReLU, forward": lambda: infer(layer, x),

@@ -28,7 +28,9 @@ from pai_torchacc import _C
 
 EXAMPLES = native.ROOT / "examples"
 MEMORY, QUANTIZATION, RATES = "memory_pool", "model_quantization", "adaptive_lr"
-ELSEWHERE = {"batch_size", "data_parallel", "data_pipeline", "distributed"}
+ELSEWHERE = {
+    *("batch_size", "custom_fusion", "data_parallel", "data_pipeline", "distributed")
+}
 """Their tests are beside those of what they show."""
 
 SCRIPTS = sorted(
