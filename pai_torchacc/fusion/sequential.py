@@ -82,21 +82,24 @@ _KNOWN = (
     Known(nn.Conv2d, ((F, "conv2d"),), ("_conv_forward",), _WEIGHTS),
     Known(
         nn.BatchNorm2d,
-        ((F, "batch_norm"), (torch, "batch_norm")),
+        ((F, "batch_norm"), (F, "_verify_batch_size"), (torch, "batch_norm")),
         ("_check_input_dim",),
         (*_WEIGHTS, "running_mean", "running_var", "num_batches_tracked"),
+        ("add_",),
     ),
     Known(
         nn.BatchNorm1d,
-        ((F, "batch_norm"), (torch, "batch_norm")),
+        ((F, "batch_norm"), (F, "_verify_batch_size"), (torch, "batch_norm")),
         ("_check_input_dim",),
         (*_WEIGHTS, "running_mean", "running_var", "num_batches_tracked"),
+        ("add_",),
     ),
     Known(
         nn.BatchNorm3d,
-        ((F, "batch_norm"), (torch, "batch_norm")),
+        ((F, "batch_norm"), (F, "_verify_batch_size"), (torch, "batch_norm")),
         ("_check_input_dim",),
         (*_WEIGHTS, "running_mean", "running_var", "num_batches_tracked"),
+        ("add_",),
     ),
     Known(
         nn.MaxPool2d,

@@ -33,10 +33,12 @@ class _Source(enum.IntEnum):
     ATTRIBUTE = 0
     GIVEN = 1
     PARAMETER = 2
-    SETTING = 3
+    BUFFER = 3
+    SETTING = 4
 
 
 _PARAMETERS = ("weight", "bias")
+_BUFFERS = ("running_mean", "running_var")
 _GIVEN = ("output_size", "dim")
 
 
@@ -72,6 +74,8 @@ def _argument(a: Any) -> tuple[int, Any]:
         return _Source.SETTING, a
     if a in _PARAMETERS:
         return _Source.PARAMETER, a
+    if a in _BUFFERS:
+        return _Source.BUFFER, a
     return (_Source.GIVEN if a in _GIVEN else _Source.ATTRIBUTE), a
 
 
@@ -91,7 +95,14 @@ def _leaves() -> list[Leaf]:
     zeros = (("padding_mode", "zeros"),)
     window = ("kernel_size", "stride", "padding")
     normalised = ("normalized_shape", *_PARAMETERS, "eps", _cudnn)
+    statistics = ("training", "momentum", "eps")
+    batch_norm = (*_PARAMETERS, *_BUFFERS, *statistics, _cudnn)
+    tracking = (("track_running_stats", True),)
     return [
+        *(
+            Leaf(kind, torch.batch_norm, batch_norm, tracking)
+            for kind in (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+        ),
         Leaf(nn.Sequential, None, reads=("_modules",)),
         Leaf(nn.Identity, None),
         Leaf(nn.Dropout, None, reads=("training", "p")),

@@ -54,6 +54,12 @@ LEAVES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "flatten": (nn.Flatten, IMAGES),
     "flatten, some": (lambda: nn.Flatten(2, -1), IMAGES),
     "identity": (nn.Identity, ROWS),
+    "batch norm": (lambda: nn.BatchNorm1d(4), ROWS),
+    "batch norm of signals": (lambda: nn.BatchNorm1d(4), SIGNALS),
+    "batch norm of images": (lambda: nn.BatchNorm2d(4, momentum=0.3), IMAGES),
+    "batch norm of volumes": (lambda: nn.BatchNorm3d(4), (2, 4, 3, 3, 3)),
+    "batch norm in eval mode": (lambda: nn.BatchNorm2d(4).eval(), IMAGES),
+    "batch norm, bare": (lambda: nn.BatchNorm2d(4, affine=False), IMAGES),
     "dropout in eval mode": (lambda: nn.Dropout().eval(), ROWS),
     "dropout of nothing": (lambda: nn.Dropout(0.0), ROWS),
 }
@@ -68,6 +74,12 @@ OTHERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "adaptive pool, half": (lambda: nn.AdaptiveAvgPool2d((2, None)), IMAGES),
     "max pool with indices": (lambda: nn.MaxPool2d(2, return_indices=True), IMAGES),
     "dropout": (nn.Dropout, ROWS),
+    "batch norm of all batches": (lambda: nn.BatchNorm2d(4, momentum=None), IMAGES),
+    "batch norm without statistics": (
+        lambda: nn.BatchNorm2d(4, track_running_stats=False),
+        IMAGES,
+    ),
+    "batch norm of no eps": (lambda: nn.BatchNorm2d(4, eps=0.0).eval(), IMAGES),
     "group norm": (lambda: nn.GroupNorm(2, 4), ROWS),
 }
 
@@ -82,7 +94,8 @@ def results(make: Callable[[], nn.Module], shape: tuple[int, ...]) -> list[Tenso
     leaf = x.clone().requires_grad_()
     outputs = [y for y in _all(net(leaf * 1)) if y.is_floating_point()]
     sum(y.square().sum() for y in outputs).backward()
-    return [*found, *outputs, leaf.grad, *(p.grad for p in net.parameters())]
+    grads = [leaf.grad, *(p.grad for p in net.parameters())]
+    return [*found, *outputs, *grads, *net.buffers()]
 
 
 def _all(result: Any) -> list[Tensor]:
@@ -91,9 +104,8 @@ def _all(result: Any) -> list[Tensor]:
 
 def assert_same_bits(a: list[Tensor], b: list[Tensor]) -> None:
     for x, y in zip(a, b, strict=True):
-        assert torch.equal(x.view(torch.uint8), y.view(torch.uint8)) or torch.equal(
-            x, y
-        )
+        bits = [t.reshape(-1).contiguous().view(torch.uint8) for t in (x, y)]
+        assert torch.equal(*bits)
         assert x.stride() == y.stride()
 
 
@@ -117,6 +129,34 @@ def test_what_is_no_leaf_is_called(name: str) -> None:
         ours = results(make, shape)
         assert _C.leaves_called() == before
     assert_same_bits(ours, stock)
+
+
+@pytest.mark.parametrize(
+    ("net", "shape"),
+    [
+        (nn.BatchNorm1d(4), (1, 4)),
+        (nn.BatchNorm2d(4), (1, 4, 1, 1)),
+        (nn.BatchNorm1d(4), (2, 4, 3, 3)),
+        (nn.BatchNorm2d(4), (2, 4, 3)),
+        (nn.BatchNorm3d(4), (2, 4, 3, 3)),
+        (nn.BatchNorm2d(4), (2, 3, 3, 3)),
+        (nn.BatchNorm2d(4, eps=-1.0), (2, 4, 3, 3)),
+    ],
+)
+def test_errors_of_batch_norm(net: nn.Module, shape: tuple[int, ...]) -> None:
+    def program() -> Any:
+        before = int(net.num_batches_tracked)
+        try:
+            net(torch.ones(shape))
+        except Exception as error:
+            counted = int(net.num_batches_tracked) - before
+            return type(error), str(error), counted
+        return None
+
+    stock = program()
+    assert stock is not None
+    with on():
+        assert program() == stock
 
 
 def test_torchs_function_is_what_everybody_sees() -> None:

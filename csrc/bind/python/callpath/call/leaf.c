@@ -16,6 +16,7 @@ typedef enum source {
     ATTRIBUTE, /* of the module */
     GIVEN,     /* the same, a number or a tuple without None in it */
     PARAMETER,
+    BUFFER,
     SETTING, /* what a function says at the moment */
     N_SOURCES,
 } source;
@@ -37,9 +38,10 @@ typedef struct leaf {
 
 static leaf leaves[PTAC_N_MODULES];
 
-static PyObject *parameter_of(PyObject *attributes, const argument *a)
+static PyObject *tensor_of(PyObject *attributes, const argument *a)
 {
-    PyObject *tensor = ptac_module_parameter(attributes, a->what);
+    PyObject *tensor = a->from == PARAMETER ? ptac_module_parameter(attributes, a->what)
+                                            : ptac_module_buffer(attributes, a->what);
 
     if (tensor && tensor != Py_None && !ptac_is_tensor(tensor))
         Py_CLEAR(tensor);
@@ -75,7 +77,8 @@ static PyObject *value_of(PyObject *attributes, const argument *a, PyObject *x)
         Py_XINCREF(found);
         return found;
     case PARAMETER:
-        return parameter_of(attributes, a);
+    case BUFFER:
+        return tensor_of(attributes, a);
     default:
         return PyObject_CallNoArgs(a->what);
     }
@@ -91,19 +94,106 @@ static bool is_required(PyObject *attributes, PyObject *const required[2])
            PyUnicode_Compare(value, required[1]) == 0;
 }
 
+/*
+ * What goes before torch's function, of which args are the arguments: None where that
+ * is to be called then, NotImplemented where forward is.
+ */
+typedef PyObject *(*try_first)(ptac_module_kind kind, PyObject *attributes,
+                               PyObject *const *args);
+
 /* linear_act where a row takes it; args are x, weight and bias. */
-static PyObject *try_linear(PyObject *const *args)
+static PyObject *try_linear(ptac_module_kind kind, PyObject *attributes,
+                            PyObject *const *args)
 {
+    (void)kind;
+    (void)attributes;
     return ptac_try_linear(args, PTAC_ACT_NONE, true);
 }
 
-/* What goes before torch's function, None where that is to be called. */
-typedef PyObject *(*try_first)(PyObject *const *args);
-
-static PyObject *call(leaf *l, try_first try, PyObject *attributes, PyObject *x)
+/* What the class takes, and in training more than one number a channel. */
+static bool can_be_normalised(ptac_module_kind kind, PyObject *x, bool is_training)
 {
+    int64_t n_dims = 0, *sizes = NULL, n = 1;
+    bool is_its;
+
+    if (T.aoti_torch_get_dim(ptac_borrow(x), &n_dims) ||
+        T.aoti_torch_get_sizes(ptac_borrow(x), &sizes))
+        return false;
+    switch (kind) {
+    case PTAC_MODULE_BATCH_NORM1D:
+        is_its = n_dims == 2 || n_dims == 3;
+        break;
+    case PTAC_MODULE_BATCH_NORM2D:
+        is_its = n_dims == 4;
+        break;
+    default:
+        is_its = n_dims == 5;
+    }
+    for (int64_t i = 0; is_its && i < n_dims; i++)
+        n *= i == 1 ? 1 : sizes[i];
+    return is_its && !(is_training && n == 1);
+}
+
+/*
+ * A BatchNorm with running statistics counts the batches that it is trained on; args
+ * are x, weight, bias, mean, variance, training, momentum, eps and a setting.
+ */
+static PyObject *count_batch(ptac_module_kind kind, PyObject *attributes,
+                             PyObject *const *args)
+{
+    enum { MEAN = 3, VARIANCE, TRAINING, MOMENTUM, EPS };
+    const bool is_training = args[TRAINING] == Py_True;
+    PTAC_OWNED PyObject *counter =
+        ptac_module_buffer(attributes, ptac_names.num_batches_tracked);
+    PTAC_OWNED PyObject *one = NULL;
+    PyObject *counted;
+
+    if ((!is_training && args[TRAINING] != Py_False) || !counter ||
+        !ptac_is_tensor(counter) || args[MEAN] == Py_None ||
+        args[VARIANCE] == Py_None || !PyFloat_CheckExact(args[MOMENTUM]) ||
+        !PyFloat_CheckExact(args[EPS]) || !(PyFloat_AsDouble(args[EPS]) > 0) ||
+        !can_be_normalised(kind, args[0], is_training))
+        return Py_NewRef(Py_NotImplemented);
+    if (!is_training)
+        Py_RETURN_NONE;
+    one = PyLong_FromLong(1);
+    counted = one ? ptac_vectorcall_method(ptac_names.add_,
+                                           (PyObject *[]){counter, one}, 2, NULL)
+                  : NULL;
+    Py_XDECREF(counted);
+    return counted ? Py_NewRef(Py_None) : NULL;
+}
+
+static const try_first goes_first[PTAC_N_MODULES] = {
+    [PTAC_MODULE_LINEAR] = try_linear,
+    [PTAC_MODULE_BATCH_NORM1D] = count_batch,
+    [PTAC_MODULE_BATCH_NORM2D] = count_batch,
+    [PTAC_MODULE_BATCH_NORM3D] = count_batch,
+};
+
+/* Torch's function with the arguments, n of them behind x, or what goes before it. */
+static PyObject *call_with(ptac_module_kind kind, PyObject *attributes, PyObject **args,
+                           size_t n)
+{
+    leaf *l = &leaves[kind];
+    const size_t n_keywords = l->keywords ? (size_t)PyTuple_Size(l->keywords) : 0;
+    PyObject *before = goes_first[kind] ? goes_first[kind](kind, attributes, args)
+                                        : Py_NewRef(Py_None);
+
+    if (before != Py_None && before != Py_NotImplemented)
+        return before;
+    Py_DECREF(before);
+    if (before == Py_NotImplemented)
+        Py_RETURN_NONE;
+    l->n_called++; /* under the interpreter's lock */
+    return ptac_vectorcall(l->function, args,
+                           (1 + n - n_keywords) | ptac_vectorcall_offset, l->keywords);
+}
+
+static PyObject *call(ptac_module_kind kind, PyObject *attributes, PyObject *x)
+{
+    const leaf *l = &leaves[kind];
     PyObject *args[2 + MOST_ARGUMENTS] = {NULL, x}; /* the first is the callee's */
-    const Py_ssize_t n_keywords = l->keywords ? PyTuple_Size(l->keywords) : 0;
     PyObject *result = NULL;
     int n = 0;
 
@@ -111,16 +201,9 @@ static PyObject *call(leaf *l, try_first try, PyObject *attributes, PyObject *x)
            (args[2 + n] = value_of(attributes, &l->arguments[n], x)) != NULL)
         n++;
     if (n == l->n_arguments)
-        result = try ? try(args + 1) : Py_NewRef(Py_None);
+        result = call_with(kind, attributes, args + 1, (size_t)n);
     else if (!PyErr_Occurred())
         result = Py_NewRef(Py_None);
-    if (result == Py_None && n == l->n_arguments) {
-        l->n_called++; /* under the interpreter's lock */
-        Py_DECREF(result);
-        result = ptac_vectorcall(l->function, args + 1,
-                                 (size_t)(1 + n - n_keywords) | ptac_vectorcall_offset,
-                                 l->keywords);
-    }
     while (n > 0)
         Py_DECREF(args[1 + n--]);
     return result;
@@ -173,7 +256,7 @@ PyObject *ptac_leaf_call(ptac_module_kind kind, PyObject *attributes, PyObject *
         l->n_called++;
         return Py_NewRef(x);
     }
-    return call(l, kind == PTAC_MODULE_LINEAR ? try_linear : NULL, attributes, x);
+    return call(kind, attributes, x);
 }
 
 static void forget(leaf *l)
