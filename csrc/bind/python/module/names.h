@@ -23,8 +23,8 @@
         X(foreach), X(fused), X(capturable), X(differentiable), X(betas), X(amsgrad),  \
         X(decoupled_weight_decay), X(momentum_buffer), X(step), X(exp_avg),            \
         X(exp_avg_sq), X(max_exp_avg_sq), X(p), X(inplace), X(min_val), X(max_val),    \
-        X(num_batches_tracked), X(add_), X(rho), X(square_avg), X(acc_delta), X(alpha),         \
-        X(centered), X(grad_avg), X(sum), X(lr_decay), X(mu_product),                  \
+        X(num_batches_tracked), X(add_), X(rho), X(square_avg), X(acc_delta),          \
+        X(alpha), X(centered), X(grad_avg), X(sum), X(lr_decay), X(mu_product),        \
         X(momentum_decay), X(padding_idx), X(max_norm), X(scale_grad_by_freq),         \
         X(sparse), X(mode), X(include_last_offset)
 
