@@ -1,8 +1,8 @@
 """What calls cost after a bare ``enable()`` and without: modules and expressions.
 
-``python -m benchmarks.small_calls`` prints microseconds a call, the median and the
-least of interleaved blocks, and their ratios; ``--csv FILE`` writes them, and
-``--threads N`` has torch use so many.
+``python -m benchmarks.small_calls`` prints microseconds a call, medians of interleaved
+blocks, the median of the ratios of neighbouring blocks, and the ratio of the least;
+``--csv FILE`` writes them, and ``--threads N`` has torch use so many.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ class Block(nn.Module):
 class Policy(nn.Module):
     """A network as programs of reinforcement learning write it."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int) -> None:
         super().__init__()
-        self.fc1, self.fc2 = nn.Linear(4, 64), nn.Linear(64, 64)
-        self.fc3 = nn.Linear(64, 2)
+        self.fc1, self.fc2 = nn.Linear(4, width), nn.Linear(width, width)
+        self.fc3 = nn.Linear(width, 2)
 
     def forward(self, x: Tensor) -> Tensor:
         """Compute the values of the actions."""
@@ -83,7 +83,7 @@ def cases() -> dict[str, tuple[bool, Call]]:
             ("nn.Linear 4x4", nn.Linear(4, 4), (4, 4)),
             ("act(fc(x)) in a module", Block(4), (4, 4)),
             ("Sequential(Linear, ReLU, Linear)", small, (4, 4)),
-            ("policy 4-64-64-2, one row", Policy(), (1, 4)),
+            ("policy 4-64-64-2, one row", Policy(64), (1, 4)),
             ("tabular 32-128-64-2, eval, 32 rows", tabular(), (32, 32)),
             ("nn.Linear(1000, 10), 32 rows", nn.Linear(1000, 10), (32, 1000)),
             ("nn.LayerNorm(64)", nn.LayerNorm(64), (8, 64)),
@@ -97,6 +97,9 @@ def cases() -> dict[str, tuple[bool, Call]]:
     ):
         name = f"relu(matmul(x, y.T) + 0.5), {n}x{k} by {m}x{k}"
         found[name] = (False, expression(n, k, m))
+    wide = torch.randn(64, 1000)
+    name = "matmul(x, y.T), 64x1000 by 64x1000"
+    found[name] = (False, lambda: torch.matmul(wide, wide.T))
     x = torch.randn(4, 4)
     wanting = torch.randn(4, 4, requires_grad=True)
     found["torch.relu"] = (False, lambda: torch.relu(x))
@@ -120,6 +123,11 @@ def block(call: Call, n: int) -> float:
     for _ in range(n):
         call()
     return (time.perf_counter() - start) / n * 1e6
+
+
+def paired(stock: list[float], ours: list[float]) -> float:
+    """The median of the rounds' ratios: a machine's speed drifts between rounds."""
+    return statistics.median(s / o for s, o in zip(stock, ours, strict=True))
 
 
 def measure(call: Call) -> tuple[list[float], list[float]]:
@@ -149,7 +157,7 @@ def main() -> None:
         with torch.set_grad_enabled(with_gradient):
             stock, ours = measure(call)
         medians = statistics.median(stock), statistics.median(ours)
-        ratio, of_least = medians[0] / medians[1], min(stock) / min(ours)
+        ratio, of_least = paired(stock, ours), min(stock) / min(ours)
         print(
             f"{name:48} {medians[0]:9.2f} {medians[1]:9.2f} {ratio:6.2f}x "
             f"{of_least:6.2f}x",

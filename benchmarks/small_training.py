@@ -1,21 +1,24 @@
 """Training of small networks after a bare ``enable()`` and without, whole steps.
 
 ``python -m benchmarks.small_training`` prints microseconds a step, medians of
-interleaved blocks, and the ratio; ``--threads N`` has torch use so many. The step is
-forward, loss, ``zero_grad``, backward and the optimizer.
+interleaved blocks, and the median of their ratios; ``--threads 1 2`` measures with so
+many, and ``--csv FILE`` writes it. A step is forward, loss, ``zero_grad``, backward and
+the optimizer.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import statistics
-import time
 from collections.abc import Callable, Iterable
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 import pai_torchacc as ptac
+from benchmarks.small_calls import Policy, block, paired
 
 ROUNDS = 21
 BLOCK_SECONDS = 0.02
@@ -25,23 +28,9 @@ Step = Callable[[], object]
 Optimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
 
-class Values(nn.Module):
-    """A network of values of actions, as PyTorch's tutorial of DQN has it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc1, self.fc2 = nn.Linear(4, 128), nn.Linear(128, 128)
-        self.fc3 = nn.Linear(128, 2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Compute the values."""
-        x = torch.relu(self.fc1(x))
-        return self.fc3(torch.relu(self.fc2(x)))
-
-
 def deep_q_learning() -> Step:
-    """A step of the tutorial, from a batch of 128 transitions."""
-    net, target, loss = Values(), Values(), nn.SmoothL1Loss()
+    """A step of PyTorch's tutorial of DQN, from a batch of 128 transitions."""
+    net, target, loss = Policy(128), Policy(128), nn.SmoothL1Loss()
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-4, amsgrad=True)
     states, next_states = torch.randn(128, 4), torch.randn(128, 4)
     actions, rewards = torch.randint(2, (128, 1)), torch.randn(128)
@@ -60,7 +49,7 @@ def deep_q_learning() -> Step:
 
 def choosing() -> Step:
     """An action for one state."""
-    net, state = Values(), torch.randn(1, 4)
+    net, state = Policy(128), torch.randn(1, 4)
 
     def step() -> Tensor:
         with torch.no_grad():
@@ -122,16 +111,8 @@ CASES: dict[str, Callable[[], Step]] = {
 }
 
 
-def block(step: Step, n: int) -> float:
-    """Microseconds a step."""
-    start = time.perf_counter()
-    for _ in range(n):
-        step()
-    return (time.perf_counter() - start) / n * 1e6
-
-
-def measure(make: Callable[[], Step]) -> tuple[float, float]:
-    """Medians of stock and of ours, by turns, each on a network of its own."""
+def measure(make: Callable[[], Step]) -> tuple[float, float, float]:
+    """Medians of stock and of ours, each on a network of its own, and the ratio."""
     torch.manual_seed(0)
     stock, ours = make(), make()
     block(stock, WARM)
@@ -143,17 +124,28 @@ def measure(make: Callable[[], Step]) -> tuple[float, float]:
         with ptac.enable():
             block(ours, WARM)
             times[1].append(block(ours, n))
-    return statistics.median(times[0]), statistics.median(times[1])
+    return statistics.median(times[0]), statistics.median(times[1]), paired(*times)
 
 
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--threads", type=int, default=1)
-    torch.set_num_threads(parser.parse_args().threads)
-    for name, make in CASES.items():
-        stock, ours = measure(make)
-        print(f"{name:42} {stock:9.1f} {ours:9.1f} us {stock / ours:6.2f}x", flush=True)
+    parser.add_argument("--csv", type=Path)
+    parser.add_argument("--threads", type=int, nargs="+", default=[1])
+    options = parser.parse_args()
+    rows = []
+    for n_threads in options.threads:
+        torch.set_num_threads(n_threads)
+        for name, make in CASES.items():
+            stock, ours, ratio = measure(make)
+            rows.append([name, n_threads, f"{stock:.1f}", f"{ours:.1f}"])
+            rows[-1].append(f"{ratio:.3f}")
+            print(*rows[-1], sep=", ", flush=True)
+    if options.csv:
+        with options.csv.open("w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(["network", "threads", "stock_us", "ours_us", "ratio"])
+            writer.writerows(rows)
 
 
 if __name__ == "__main__":

@@ -57,6 +57,7 @@ def install(c: Any, config: Config) -> str | None:
     if trouble:
         return trouble
     _install_stand_ins(c)
+    _install_entries(c)
     custom.install(c)
     _install_attention(c, config)
     if (room := cuda.kernels()) and room.reason(sys.modules["torch"]) is None:
@@ -286,7 +287,7 @@ def _install_stand_ins(c: Any) -> None:
         sequential,
     )
     from pai_torchacc.fusion.by_name import relu_max_pool2d
-    from pai_torchacc.fusion.calls import entries, module_call
+    from pai_torchacc.fusion.calls import module_call
     from pai_torchacc.fusion.linear import feed_forward, mlp
     from pai_torchacc.fusion.optim import clipping, steps
 
@@ -307,7 +308,14 @@ def _install_stand_ins(c: Any) -> None:
     rms_norm.install(c, _ledger)
     sequential.install(c, "operator_fusion")
     module_call.install(c, _ledger)
-    entries.install(c)
+
+
+def _install_entries(c: Any) -> None:
+    """Behind the overrides, of which they remember what torch calls now."""
+    if _host.has_lean_paths():
+        from pai_torchacc.fusion.calls import entries
+
+        entries.install(c)
 
 
 def _install_attention(c: Any, config: Config) -> None:

@@ -33,7 +33,11 @@ _foreign: dict[str, str] = {}
 
 
 def install(c: Any) -> None:
-    """Open all entries that this torch and this interpreter have where we expect."""
+    """Open all entries that this torch and this interpreter have where we expect.
+
+    Anew where they are open: which kernels torch has for them may have changed.
+    """
+    c.entries_close()
     _left.clear()
     if not c.dispatch_is_proved():  # by any override, which is taken out again
         c.override_install(["mm"])

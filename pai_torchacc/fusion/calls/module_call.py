@@ -176,7 +176,8 @@ def _install_call(c: Any, ledger: Ledger) -> None:
     if now is stock and is_torchs_own(nn.Module, "_call_impl"):
         c.module_call_open(True)
         ledger.set_attribute(nn.Module, "__call__", call)
-        ledger.set_attribute(torch.fx.Tracer, "trace", _trace(ledger))
+        trace = _trace(ledger, vars(torch.fx.Tracer)["trace"])
+        ledger.set_attribute(torch.fx.Tracer, "trace", trace)
     elif now is stock or not is_torchs_own(nn.Module, "__call__"):
         ledger.set_attribute(nn.Module, "__call__", None)  # notes who is in the way
 
@@ -193,9 +194,8 @@ def _call(c: Any, stock: Any) -> Any:
 
 
 @functools.cache
-def _trace(ledger: Ledger) -> Any:
+def _trace(ledger: Ledger, original: Any) -> Any:
     """Symbolic tracing, which patches nn.Module and puts torch's function back."""
-    original = vars(torch.fx.Tracer)["trace"]
 
     @not_compiled_alone
     @functools.wraps(original)

@@ -1,12 +1,15 @@
-"""Modules to call, and the switch by which they are called in C."""
+"""Modules to call, the switch by which they are called in C, and who looks on."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import pai_torchacc as ptac
 from pai_torchacc import _C
@@ -56,3 +59,52 @@ class Block12(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.layer(x) * 2.0
+
+
+class Functions(TorchFunctionMode):
+    """Notes torch's functions."""
+
+    def __init__(self) -> None:
+        self.seen: list[Any] = []
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        self.seen.append(func)
+        return func(*args, **(kwargs or {}))
+
+
+class Operators(TorchDispatchMode):
+    """Notes operators of aten."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[Any] = []
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        self.seen.append(func)
+        return func(*args, **(kwargs or {}))
+
+
+def hold_while_toggled(is_right: Callable[[], bool], on: Callable[[], Any]) -> bool:
+    """Whether all calls of two threads were right while a switch went on and off."""
+    found: list[bool] = []
+    stop = threading.Event()
+
+    def work() -> None:
+        with torch.no_grad():
+            while not stop.is_set():
+                found.append(is_right())
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for _ in range(30):
+        with on():
+            found.append(is_right())
+    stop.set()
+    for thread in threads:
+        thread.join()
+    return len(found) > 60 and all(found)

@@ -5,19 +5,18 @@ from __future__ import annotations
 import operator
 import pickle
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
+import calling
 import opinfo
 import pytest
 import switching
 import torch
+from calling import Functions, Operators
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 from torch.testing._internal.common_methods_invocations import op_db
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
 import pai_torchacc as ptac
@@ -272,30 +271,7 @@ def test_functions_stay_what_they_are() -> None:
     assert (hits.accelerated, hits.forwarded) == (0, {})
 
 
-class Seen(TorchFunctionMode):
-    def __init__(self) -> None:
-        self.seen: list[Any] = []
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        self.seen.append(func)
-        return func(*args, **(kwargs or {}))
-
-
-class Dispatched(TorchDispatchMode):
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: list[Any] = []
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        self.seen.append(func)
-        return func(*args, **(kwargs or {}))
-
-
-@pytest.mark.parametrize("mode", [Seen, Dispatched])
+@pytest.mark.parametrize("mode", [Functions, Operators])
 def test_modes_see_everything(mode: Callable[[], Any]) -> None:
     def program() -> list[Any]:
         x = torch.ones(3, 3)
@@ -352,26 +328,24 @@ def test_autocast_inference_mode_and_forward_mode() -> None:
 def test_toggled_while_threads_call() -> None:
     x = torch.randn(4, 4)
     expected = torch.relu(x + 1) * 2
-    wrong: list[Tensor] = []
-    stop = threading.Event()
 
-    def work() -> None:
-        with torch.no_grad():
-            while not stop.is_set():
-                y = torch.relu(x + 1) * 2
-                if not torch.equal(y, expected):
-                    wrong.append(y)
+    def is_right() -> bool:
+        return torch.equal(torch.relu(x + 1) * 2, expected)
 
-    threads = [threading.Thread(target=work) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for _ in range(30):
-        with on():
-            torch.relu(x)
-    stop.set()
-    for thread in threads:
-        thread.join()
-    assert wrong == []
+    assert calling.hold_while_toggled(is_right, on)
+
+
+def test_switched_on_twice() -> None:
+    """The second time overrides are added, of an operator that an entry leads to."""
+    x = torch.randn(4, 4)
+    with ptac.enable_operator_fusion([POINTWISE]), torch.no_grad():
+        x @ x
+        with switching.accelerated(PRODUCT, POINTWISE):
+            hits = switching.hits(PRODUCT)
+            x @ x
+            torch.matmul(x, x)
+            assert (hits.accelerated, hits.forwarded) == (2, {})
+            assert all(_C.entries().values())
 
 
 def test_nothing_is_left_behind() -> None:

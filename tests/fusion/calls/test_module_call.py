@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import inspect
 import pickle
-import threading
 import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,7 +12,17 @@ from typing import Any
 import pytest
 import torch
 import torch._dynamo.testing
-from calling import IMAGES, ROWS, SIGNALS, STOCK, Block, n_leaves, network, on
+from calling import (
+    IMAGES,
+    ROWS,
+    SIGNALS,
+    STOCK,
+    Block,
+    hold_while_toggled,
+    n_leaves,
+    network,
+    on,
+)
 from torch import Tensor, nn
 
 import pai_torchacc as ptac
@@ -420,25 +429,13 @@ def test_a_sequential_that_contains_itself() -> None:
 
 def test_toggled_while_threads_call() -> None:
     net, x = network(), torch.ones(1, 4, 7, 7)
-    expected, wrong, stop = net(x), [], threading.Event()
+    expected = net(x)
 
-    def work() -> None:
-        while not stop.is_set():
-            with torch.no_grad():
-                y = net(x)
-            if not torch.allclose(y, expected, rtol=1e-4, atol=1e-6):
-                wrong.append(y)
+    def is_right() -> bool:
+        with torch.no_grad():
+            return torch.allclose(net(x), expected, rtol=1e-4, atol=1e-6)
 
-    threads = [threading.Thread(target=work) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for _ in range(30):
-        with on():
-            net(x)
-    stop.set()
-    for thread in threads:
-        thread.join()
-    assert wrong == []
+    assert hold_while_toggled(is_right, on)
 
 
 def test_what_others_have_put_there_stays(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,10 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from calling import STOCK, n_leaves, network, on
+from calling import STOCK, Functions, Operators, n_leaves, network, on
 from torch import nn
-from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
 
 @pytest.fixture(autouse=True)
@@ -20,30 +18,7 @@ def _off() -> Iterator[None]:
     assert vars(nn.Module)["__call__"] is STOCK
 
 
-class Names(TorchFunctionMode):
-    def __init__(self) -> None:
-        self.seen: list[Any] = []
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        self.seen.append(func)
-        return func(*args, **(kwargs or {}))
-
-
-class Operators(TorchDispatchMode):
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: list[Any] = []
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        self.seen.append(func)
-        return func(*args, **(kwargs or {}))
-
-
-@pytest.mark.parametrize("mode", [Names, Operators])
+@pytest.mark.parametrize("mode", [Functions, Operators])
 def test_modes_see_what_they_see_in_stock(mode: Callable[[], Any]) -> None:
     def program() -> list[Any]:
         net = network()
@@ -125,7 +100,7 @@ def test_a_dropout_that_drops_nothing_is_seen(observer: str) -> None:
                 with torch.profiler.profile() as seen:
                     net(x)
                 return [e.name for e in seen.events() if "dropout" in e.name]
-            with (Operators if observer == "dispatch" else Names)() as seeing:
+            with (Operators if observer == "dispatch" else Functions)() as seeing:
                 net(x)
             return [str(f) for f in seeing.seen]
 

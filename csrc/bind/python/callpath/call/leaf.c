@@ -27,7 +27,7 @@ typedef struct argument {
 } argument;
 
 typedef struct leaf {
-    PyObject *function; /* NULL: no leaf; None: the module gives its input */
+    PyObject *function; /* NULL: no leaf; None: it gives its input, or is special */
     PyObject *keywords; /* names of the last arguments, a tuple, or NULL */
     argument arguments[MOST_ARGUMENTS];
     int n_arguments;
@@ -349,8 +349,8 @@ static bool read_leaf(PyObject *entry)
 
 /*
  * leaves_install([(kind, function or None, [(source, what)], names of the last ones,
- * [(attribute, value)])]). Takes the place of what was installed
- * before; an empty list leaves no leaf.
+ * [(attribute, value)])]). Takes the place of what was installed before; an empty list
+ * leaves no leaf.
  */
 PTAC_O(leaves_install, entries)
 {

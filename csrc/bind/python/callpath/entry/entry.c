@@ -31,6 +31,7 @@ PyObject *ptac_entry_run(ptac_call *call, int n_dims, const int64_t *sizes,
     AT_OWNED at_tensor made = NULL;
     const ptac_kernel *row;
 
+    PTAC_IN_FLIGHT;
     *why = ptac_why_not_lean();
     if (!*why && ptac_shadow_is_on())
         *why = PTAC_MODE; /* there is nobody here who could repeat the call */

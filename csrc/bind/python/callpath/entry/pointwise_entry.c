@@ -69,19 +69,31 @@ static PyObject *run(ptac_call *call, ptac_reason why)
     return result ? result : refused(why);
 }
 
-static PyObject *relu_of(PyObject *x)
+/* A call of one input, of which the rest is not zeroed: it is large. */
+static void begin(ptac_call *call, ptac_small *params)
+{
+    call->op = OP;
+    call->on = PTAC_ON_CPU;
+    call->device = 0;
+    call->params = params;
+    call->n_inputs = 1;
+    call->n_outputs = 0;
+}
+
+static PyObject *run_relu(PyObject *x)
 {
     ptac_small p = {.kind = PTAC_SMALL_RELU};
-    ptac_call call = {.op = OP, .n_inputs = 1, .params = &p};
-    ptac_reason why;
+    ptac_call call;
 
-    PTAC_IN_FLIGHT;
+    begin(&call, &p);
+    return run(&call, read_small(x, &call.inputs[0]));
+}
+
+static PyObject *relu_of(PyObject *x)
+{
     if (!is_open() || !ptac_is_plain(x))
         return NULL;
-    if (!ptac_entry_takes(x))
-        return refused(PTAC_GRAD);
-    why = read_small(x, &call.inputs[0]);
-    return run(&call, why);
+    return ptac_entry_takes(x) ? run_relu(x) : refused(PTAC_GRAD);
 }
 
 /* The second is a tensor of the first one's sizes. */
@@ -97,25 +109,42 @@ static ptac_reason read_second(PyObject *tensor, ptac_call *call)
                                                                       : PTAC_ARGUMENT;
 }
 
-static PyObject *try_both(ptac_small_kind kind, PyObject *x, PyObject *y)
+static PyObject *run_tensors(ptac_small_kind kind, PyObject *x, PyObject *y)
 {
     ptac_small p = {.kind = kind};
-    ptac_call call = {.op = OP, .n_inputs = 1, .params = &p};
-    const bool is_number = read_number(y, &p.number);
+    ptac_call call;
     ptac_reason why;
 
-    PTAC_IN_FLIGHT;
-    if (!is_open() || !ptac_is_plain(x) || !(is_number || ptac_is_plain(y)))
-        return NULL;
-    if (!ptac_entry_takes(x) || !(is_number || ptac_entry_takes(y)))
-        return refused(PTAC_GRAD);
+    begin(&call, &p);
     why = read_small(x, &call.inputs[0]);
-    if (!why && is_number && !is_as_new(&call.inputs[0]))
+    return run(&call, why ? why : read_second(y, &call));
+}
+
+static PyObject *run_number(ptac_small_kind kind, PyObject *x, float number)
+{
+    ptac_small p = {.kind = kind + PTAC_SMALL_NUMBER, .number = number};
+    ptac_call call;
+    ptac_reason why;
+
+    begin(&call, &p);
+    why = read_small(x, &call.inputs[0]);
+    if (!why && !is_as_new(&call.inputs[0]))
         why = PTAC_LAYOUT; /* which stock's result has, too */
-    if (!why && !is_number)
-        why = read_second(y, &call);
-    p.kind += is_number ? PTAC_SMALL_NUMBER : 0;
     return run(&call, why);
+}
+
+static PyObject *try_both(ptac_small_kind kind, PyObject *x, PyObject *y)
+{
+    float number;
+
+    if (!is_open() || !ptac_is_plain(x))
+        return NULL;
+    if (read_number(y, &number))
+        return ptac_entry_takes(x) ? run_number(kind, x, number) : refused(PTAC_GRAD);
+    if (!ptac_is_plain(y))
+        return NULL;
+    return ptac_entry_takes(x) && ptac_entry_takes(y) ? run_tensors(kind, x, y)
+                                                      : refused(PTAC_GRAD);
 }
 
 static PyObject *try_relu(PyObject *const *args, Py_ssize_t n)

@@ -5,18 +5,19 @@
 #include "bind/torch/rows/gemm.h"
 #include "ops/product/product.h"
 
-static PyObject *try_product(PyObject *a, PyObject *b)
+static PyObject *run_product(PyObject *a, PyObject *b)
 {
-    ptac_call call = {
-        .op = PTAC_OP_MM, .n_inputs = 2, .params = (void *)&ptac_product_is_lean};
-    ptac_view *left = &call.inputs[0], *right = &call.inputs[1];
     ptac_reason uncounted; /* the override of aten::mm sees the call, and counts it */
+    ptac_call call;
+    ptac_view *left = &call.inputs[0], *right = &call.inputs[1];
     int64_t sizes[2];
 
-    PTAC_IN_FLIGHT;
-    if (ptac_chooser_gate(PTAC_OP_MM) != PTAC_TAKE || !ptac_entry_takes(a) ||
-        !ptac_entry_takes(b))
-        return NULL;
+    call.op = PTAC_OP_MM;
+    call.on = PTAC_ON_CPU;
+    call.device = 0;
+    call.params = (void *)&ptac_product_is_lean;
+    call.n_inputs = 2;
+    call.n_outputs = 0;
     ptac_view_of(ptac_borrow(a), left);
     ptac_view_of(ptac_borrow(b), right);
     if (left->n_dims != 2 || right->n_dims != 2 || left->dtype != PTAC_F32 ||
@@ -27,6 +28,14 @@ static PyObject *try_product(PyObject *a, PyObject *b)
     sizes[0] = left->sizes[0];
     sizes[1] = right->sizes[1];
     return ptac_entry_run(&call, 2, sizes, &uncounted);
+}
+
+static PyObject *try_product(PyObject *a, PyObject *b)
+{
+    return ptac_chooser_gate(PTAC_OP_MM) == PTAC_TAKE && ptac_entry_takes(a) &&
+                   ptac_entry_takes(b)
+               ? run_product(a, b)
+               : NULL;
 }
 
 static PyObject *try_matrices(PyObject *const *args, Py_ssize_t n)
