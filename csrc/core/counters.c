@@ -30,6 +30,7 @@ static __thread struct {
     double stock_ns, saved_ns;
     ptac_op op;
     bool is_open;
+    double all_saved_ns;
 } estimated;
 
 /* Of whole numbers and doubles, both of which the builtins' generic forms take. */
@@ -138,7 +139,13 @@ void ptac_count_accelerated(ptac_op op)
     if (take_estimate(op)) {
         ADD(b->ops[op].estimated_served_ns, estimated.stock_ns);
         ADD(b->ops[op].estimated_saved_ns, estimated.saved_ns);
+        estimated.all_saved_ns += estimated.saved_ns;
     }
+}
+
+double ptac_estimated_saved_here(void)
+{
+    return estimated.all_saved_ns;
 }
 
 void ptac_count_forwarded(ptac_op op, ptac_reason reason)

@@ -31,6 +31,9 @@ void ptac_count_saved(ptac_op op, int64_t t_saved_ns);
 /* By the tables, of this thread's next call of op: stock's time, what the row saves. */
 void ptac_count_estimate(ptac_op op, double stock_ns, double saved_ns);
 
+/* What the tables say that this thread's calls have saved so far, ns. */
+double ptac_estimated_saved_here(void);
+
 /* The sum over all threads since the process started. */
 void ptac_counters_read(ptac_op op, ptac_op_counts *sum);
 

@@ -118,6 +118,8 @@ def _unproven_random(c: Any) -> set[str]:
 
 def remove(c: Any) -> None:
     """Stop all kernels and undo every patch; dispatcher entries become leftover."""
+    if sites := sys.modules.get(f"{__name__}.sites"):
+        sites.close(c)
     _kept.clear()
     _unserved.clear()
     cuda.forget()
@@ -197,6 +199,28 @@ def remarks() -> list[str]:
         if room := cuda.kernels():
             found += room.remarks(_host.load())
     return found
+
+
+def _rows() -> Any:
+    """What sites have done, where any were open."""
+    return sys.modules.get(f"{__name__}.sites.rows")
+
+
+def document() -> dict[str, Any]:
+    """``sites``: places of the program where modules were run as one, or were not."""
+    found, c = _rows(), _host.loaded()
+    return {"sites": found.entries(c)} if found and c else {}
+
+
+def lines(content: dict[str, Any]) -> list[str]:
+    """A table of them."""
+    return _rows().lines(content["sites"]) if content["sites"] else []
+
+
+def reset(c: Any) -> None:
+    """Begin counting anew."""
+    if found := _rows():
+        found.reset(c)
 
 
 def operators(c: Any) -> list[str]:
@@ -313,9 +337,12 @@ def _install_stand_ins(c: Any) -> None:
 def _install_entries(c: Any) -> None:
     """Behind the overrides, of which they remember what torch calls now."""
     if _host.has_lean_paths():
+        from pai_torchacc.fusion import sites
         from pai_torchacc.fusion.calls import entries
 
+        sites.close(c)
         entries.install(c)
+        sites.install(c)
 
 
 def _install_attention(c: Any, config: Config) -> None:

@@ -16,6 +16,7 @@ from pai_torchacc.fusion.foreign import overridden
 
 FUNCTIONS = {
     "relu": ("relu", ""),
+    "relu_": ("relu_", ""),
     **{name: (name, "Tensor") for name in ("add", "sub", "mul", "div")},
     "matmul": ("mm", ""),
     "mm": ("mm", ""),
@@ -49,7 +50,8 @@ def install(c: Any) -> None:
         if operators[name] in _foreign:
             continue
         c.entry_open(f"torch.{name}", _function(name), len, *kernel)
-        c.entry_open(f"Tensor.{name}", _method(name), str.join, *kernel)
+        if not name.endswith("_"):
+            c.entry_open(f"Tensor.{name}", _method(name), str.join, *kernel)
     for name, same in OPERATORS.items():
         if operators[same] in _foreign:
             continue

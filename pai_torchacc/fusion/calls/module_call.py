@@ -23,6 +23,7 @@ from torch import nn
 
 from pai_torchacc._frames import hide
 from pai_torchacc._ledger import Ledger
+from pai_torchacc.fusion import sites
 from pai_torchacc.fusion.compiled import not_compiled_alone
 from pai_torchacc.fusion.foreign import is_torchs_own
 
@@ -176,7 +177,7 @@ def _install_call(c: Any, ledger: Ledger) -> None:
     if now is stock and is_torchs_own(nn.Module, "_call_impl"):
         c.module_call_open(True)
         ledger.set_attribute(nn.Module, "__call__", call)
-        trace = _trace(ledger, vars(torch.fx.Tracer)["trace"])
+        trace = _trace(c, ledger, vars(torch.fx.Tracer)["trace"])
         ledger.set_attribute(torch.fx.Tracer, "trace", trace)
     elif now is stock or not is_torchs_own(nn.Module, "__call__"):
         ledger.set_attribute(nn.Module, "__call__", None)  # notes who is in the way
@@ -194,14 +195,15 @@ def _call(c: Any, stock: Any) -> Any:
 
 
 @functools.cache
-def _trace(ledger: Ledger, original: Any) -> Any:
+def _trace(c: Any, ledger: Ledger, original: Any) -> Any:
     """Symbolic tracing, which patches nn.Module and puts torch's function back."""
 
     @not_compiled_alone
     @functools.wraps(original)
     def trace(self: torch.fx.Tracer, *args: Any, **keywords: Any) -> Any:
         try:
-            return original(self, *args, **keywords)
+            with sites.paused(c):
+                return original(self, *args, **keywords)
         except BaseException as error:
             hide(error)
             raise

@@ -197,6 +197,11 @@ PyObject *ptac_module_buffer(PyObject *attributes, PyObject *name)
     return own_tensor(attributes, ptac_names._buffers, name);
 }
 
+const char *ptac_module_kind_name(ptac_module_kind kind)
+{
+    return kind < PTAC_N_MODULES ? kind_names[kind] : "?";
+}
+
 static void forget(known_class *class)
 {
     Py_CLEAR(class->type);

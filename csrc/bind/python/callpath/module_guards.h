@@ -55,6 +55,9 @@ typedef enum ptac_module_kind {
 /* The kind that a module's class has; PTAC_N_MODULES where it is none of these. */
 ptac_module_kind ptac_module_kind_of(PyObject *module);
 
+/* The name of its class. */
+const char *ptac_module_kind_name(ptac_module_kind kind);
+
 /* The kind of that name, or PTAC_N_MODULES with ValueError set. */
 ptac_module_kind ptac_module_kind_named(PyObject *name);
 

@@ -12,6 +12,7 @@
  */
 #include "bind/python/callpath/call/leaf.h"
 
+#include "bind/python/callpath/site/window.h"
 #include "bind/python/interpreter/tracing.h"
 #include "bind/python/interpreter/type_version.h"
 #include "bind/torch/rows/convolution/convolution.h"
@@ -119,16 +120,31 @@ static bool is_left_to_itself(PyObject *module)
            ptac_modules_are_unheard() && calls_as_module(Py_TYPE(module));
 }
 
+/* With what follows it in the function that calls it, or by the leaf, or None. */
+static PyObject *try_both(PyObject *module, PyObject *x)
+{
+    PyObject *result = ptac_site_call(module, x);
+
+    if (result != Py_None)
+        return result;
+    Py_DECREF(result);
+    return try_leaf(module, x);
+}
+
 static PyObject *enter(PyObject *self, PyObject *const *args, size_t n_args,
                        PyObject *keywords)
 {
     PyObject *stock = ((module_call *)self)->stock;
+    const bool is_of_one = ptac_vectorcall_count(n_args) == 2 && !keywords;
     PyObject *attributes, *result;
 
+    /* Before anything else is asked: x may be what this call is to make of it. */
+    if (ptac_n_windows > 0 && is_of_one && (result = ptac_window_take(args[1])) != NULL)
+        return result;
     if (ptac_vectorcall_count(n_args) < 1 || !is_left_to_itself(args[0]))
         return ptac_vectorcall(stock, args, n_args, keywords);
-    if (ptac_vectorcall_count(n_args) == 2 && !keywords) {
-        result = try_leaf(args[0], args[1]);
+    if (is_of_one) {
+        result = try_both(args[0], args[1]);
         if (result != Py_None)
             return result;
         Py_DECREF(result);

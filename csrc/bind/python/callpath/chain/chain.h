@@ -67,6 +67,14 @@ bool ptac_chain_read_norm(const ptac_chain_start *start, uint64_t followers,
                           ptac_chain *chain);
 
 /*
+ * What a known layer at start and some modules behind it make of x in one; *n is how
+ * many these are. None where they have to be called. The caller has seen that no hook
+ * and no function mode listens, and that the layer may begin a chain.
+ */
+bool ptac_chain_may_begin(PyObject *module);
+PyObject *ptac_chain_run(const ptac_chain_start *start, Py_ssize_t *n);
+
+/*
  * What a chain makes of x. None where the modules have to be called. chain->n may be
  * lowered to the number of modules that the result stands for.
  */

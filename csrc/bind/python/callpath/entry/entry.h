@@ -39,17 +39,24 @@ PyObject *ptac_entry_stock(const ptac_entry *entry, PyObject *callable,
  * call without keywords; of a method the first argument is its tensor. NULL without an
  * exception: torch's function has to be called.
  */
-#define PTAC_ENTRY(id, text, try_to)                                                   \
+#define PTAC_ENTRY(id, text, try_to) PTAC_LAST_ENTRY(id, text, ptac_no_window, try_to)
+
+/*
+ * Likewise of a function that a window may expect: take(args, n) gives, before anything
+ * else is asked, what was computed ahead; see site/window.h.
+ */
+#define PTAC_LAST_ENTRY(id, text, take, try_to)                                        \
     static PyObject *enter_##id(PyObject *callable, PyObject *const *args,             \
                                 size_t n_args, PyObject *keywords);                    \
     static ptac_entry entry_##id = {.name = text, .ours = enter_##id};                 \
     static PyObject *enter_##id(PyObject *callable, PyObject *const *args,             \
                                 size_t n_args, PyObject *keywords)                     \
     {                                                                                  \
-        PyObject *result = keywords || !at_kernel_is(&entry_##id.kernel)               \
-                               ? NULL                                                  \
-                               : try_to(args, ptac_vectorcall_count(n_args));          \
+        const Py_ssize_t n = ptac_vectorcall_count(n_args);                            \
+        PyObject *result = keywords ? NULL : take(args, n);                            \
                                                                                        \
+        if (!result && !keywords && at_kernel_is(&entry_##id.kernel))                  \
+            result = try_to(args, n);                                                  \
         if (result || PyErr_Occurred())                                                \
             return result;                                                             \
         return ptac_entry_stock(&entry_##id, callable, args, n_args, keywords);        \
@@ -58,6 +65,13 @@ PyObject *ptac_entry_stock(const ptac_entry *entry, PyObject *callable,
     {                                                                                  \
         ptac_entry_announce(&entry_##id);                                              \
     }
+
+static inline PyObject *ptac_no_window(PyObject *const *args, Py_ssize_t n)
+{
+    (void)args;
+    (void)n;
+    return NULL;
+}
 
 /* A plain tensor that asks for no gradient now. */
 bool ptac_entry_takes(PyObject *tensor);

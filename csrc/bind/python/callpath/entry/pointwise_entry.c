@@ -2,6 +2,7 @@
  * pointwise_entry.c - torch.relu, torch.add, x + y and their like, by small_pointwise.
  */
 #include "bind/python/callpath/entry/entry.h"
+#include "bind/python/callpath/site/window.h"
 #include "ops/pointwise/small.h"
 
 #include <float.h>
@@ -152,7 +153,21 @@ static PyObject *try_relu(PyObject *const *args, Py_ssize_t n)
     return n == 1 ? relu_of(args[0]) : NULL;
 }
 
-PTAC_ENTRY(relu, "torch.relu", try_relu)
+/* relu_(x) is not computed here, but ahead. */
+static PyObject *try_nothing(PyObject *const *args, Py_ssize_t n)
+{
+    (void)args;
+    (void)n;
+    return NULL;
+}
+
+static PyObject *take(PyObject *const *args, Py_ssize_t n)
+{
+    return ptac_n_windows > 0 && n == 1 ? ptac_window_take_function(args[0]) : NULL;
+}
+
+PTAC_LAST_ENTRY(relu, "torch.relu", take, try_relu)
+PTAC_LAST_ENTRY(relu_in_place, "torch.relu_", take, try_nothing)
 PTAC_ENTRY(relu_method, "Tensor.relu", try_relu)
 
 /* torch.add(x, y), x.add(y) and x + y. */

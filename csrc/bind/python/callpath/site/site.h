@@ -1,0 +1,83 @@
+/*
+ * site.h - places of programs where modules and functions follow each other.
+ *
+ * A module that is called sees, in the bytecode of the function that calls it, what the
+ * program is going to do with its result: out = self.bn(out), self.relu(self.bn(x)).
+ * Where that is the work of a chain (chain/chain.h), and what the program would get in
+ * between dies unseen, the module that is called first computes all of it, and each of
+ * those that follow gives what it is called with: see window.h.
+ *
+ * The functions are torch's own, of which a module says what they compute.
+ */
+#ifndef PTAC_BIND_PYTHON_CALLPATH_SITE_SITE_H
+#define PTAC_BIND_PYTHON_CALLPATH_SITE_SITE_H
+
+#include "bind/python/interpreter/frame.h"
+
+enum { PTAC_MOST_STEPS = 6 };
+
+/* What is called, when it is not called yet. */
+typedef enum ptac_base {
+    PTAC_ON_STACK, /* it lies there already */
+    PTAC_IN_LOCAL, /* a variable's attribute, or its attribute's */
+    PTAC_IN_GLOBAL,
+    PTAC_N_BASES,
+} ptac_base;
+
+/* The call of a module, or of a function, of the result of the step before. */
+typedef struct ptac_step {
+    const ptac_instruction *begin, *end; /* of them one is the frame's meanwhile */
+    ptac_base base;
+    int slot;       /* in the frame */
+    PyObject *name; /* of a global */
+    PyObject *path; /* names of attributes, a tuple */
+    bool dies;      /* what it is called with, once its own result is there */
+    bool in_place;  /* of a function: an argument says so */
+} ptac_step;
+
+/* Why a site's modules were called one by one. */
+typedef enum ptac_site_reason {
+    PTAC_SITE_UNKNOWN,  /* a chain has nothing like it */
+    PTAC_SITE_SEEN,     /* the program could see what is between */
+    PTAC_SITE_UNSERVED, /* the operators leave the call to stock */
+    PTAC_SITE_N_REASONS,
+} ptac_site_reason;
+
+typedef struct ptac_site {
+    const ptac_instruction *call; /* NULL: free */
+    PyObject *code;               /* kept, so that instructions stay where they are */
+    int argument;                 /* the slot of it; the callee is before it */
+    int line;
+    int n_steps; /* 0: nothing follows that we know */
+    ptac_step steps[PTAC_MOST_STEPS];
+    int64_t n_hits, n_misses[PTAC_SITE_N_REASONS];
+    double saved_ns; /* by hits, as the tables estimate it */
+    /* The kinds of modules that the last hit took, or the last miss was asked for. */
+    unsigned char kinds[PTAC_MOST_STEPS + 1];
+    int n_kinds;
+} ptac_site;
+
+/* Calls that compute ahead at the moment, of all threads and of this one. While there
+   is one no site goes away. */
+extern int ptac_sites_in_use;
+extern __thread int ptac_sites_in_use_here;
+
+/* The site of the call that the frame is in, planned if it is new; NULL: none. */
+ptac_site *ptac_site_of(const ptac_frame *frame);
+
+/*
+ * What a step calls, borrowed and not called yet, as the frame has it now; NULL,
+ * without an exception, where that cannot be told without running Python.
+ */
+PyObject *ptac_site_callee(const ptac_step *step, const ptac_frame *frame);
+
+/*
+ * What a module that is called, and what the site has behind it, make of x as one.
+ * None where the module alone is to be called.
+ */
+PyObject *ptac_site_call(PyObject *module, PyObject *x);
+
+/* A module that does what that function of torch's does, borrowed; NULL: none. */
+PyObject *ptac_site_module_of(PyObject *function);
+
+#endif
