@@ -66,6 +66,7 @@ def close(c: Any) -> None:
         time.sleep(_PAUSE_S)
     rows.keep(c)
     c.sites_forget()
+    bytecode.forget()
 
 
 @contextlib.contextmanager

@@ -103,6 +103,11 @@ def _read(code: CodeType) -> _Code:
     return _Code(instructions, index, depths, n_variables, code.co_consts)
 
 
+def forget() -> None:
+    """Let go of functions that were read."""
+    _read.cache_clear()
+
+
 def _depths(
     instructions: tuple[dis.Instruction, ...], index: dict[int, int]
 ) -> dict[int, int]:
