@@ -164,6 +164,8 @@ def install(c: Any, ledger: Ledger) -> None:
     )
     c.leaves_install([leaf.entry() for leaf in _leaves()])
     _install_call(c, ledger)
+    if is_torchs_own(nn.Module, "__getattr__"):
+        c.module_getattr_open(vars(nn.Module)["__getattr__"])
 
 
 def _install_call(c: Any, ledger: Ledger) -> None:
@@ -186,6 +188,7 @@ def _install_call(c: Any, ledger: Ledger) -> None:
 def remove(c: Any) -> None:
     """Have an object that others keep or put back do what torch's function does."""
     c.module_call_open(False)
+    c.module_getattr_close()
 
 
 @functools.cache
