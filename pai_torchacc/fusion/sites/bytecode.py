@@ -24,7 +24,9 @@ VERSION = (3, 11)
 """Of CPython, whose instructions these are."""
 
 MOST_STEPS = 6
-ON_STACK, IN_LOCAL, IN_GLOBAL = range(3)
+ON_STACK, IN_LOCAL, IN_GLOBAL, NUMBER = range(4)
+OPERATORS = {"+": (0, 4), "-": (1, None), "*": (2, 5), "/": (3, None)}
+"""The extension's code of ``product + number``, and of ``number + product``."""
 
 _SUSPENDED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _ENDS = frozenset({"RETURN_VALUE", "RAISE_VARARGS", "RERAISE"})
@@ -36,14 +38,15 @@ class Step(NamedTuple):
 
     ``slot`` is the frame's, of a variable or of the stack; ``name`` that of a global.
     ``path`` are attributes of what is there. ``dies``: nobody has the argument once the
-    result is there. ``in_place``: an argument asks for it.
+    result is there. ``in_place``: an argument asks for it. Of an operator with a number
+    ``slot`` is its code, and ``name`` the number.
     """
 
     begin: int
     end: int
     base: int
     slot: int
-    name: str | None
+    name: str | float | None
     path: tuple[str, ...]
     dies: bool
     in_place: bool
@@ -52,7 +55,8 @@ class Step(NamedTuple):
 class Plan(NamedTuple):
     """What follows a call: see :func:`plan`."""
 
-    argument: int
+    slot: int
+    is_operator: bool
     line: int
     steps: list[Step]
 
@@ -136,26 +140,28 @@ def _depths(
 
 
 def plan(code: CodeType, offset: int) -> Plan | None:
-    """Tell what follows the call at ``offset`` bytes of ``code``; None: nothing known.
+    """Tell what follows the call or operator at ``offset`` bytes of ``code``, if known.
 
-    ``Plan.argument`` is the slot of the frame where the call's one argument lies, right
-    behind what is called, ``Plan.line`` its line.
+    ``Plan.slot`` is the frame's slot where its result goes. What it is made of lies
+    from there on: NULL, what is called, and arguments; or both sides of an operator.
     """
     if sys.version_info[:2] != VERSION or code.co_flags & _SUSPENDED:
         return None
     read = _read(code)
     at = read.index.get(offset, 0)
-    before, call = read.instructions[at - 1], read.instructions[at]
-    depth = read.depths.get(before.offset)
-    if (
-        (before.opname, call.opname, call.arg) != ("PRECALL", "CALL", 1)
-        or read.instructions[at - 2].opname == "KW_NAMES"
-        or depth is None
-    ):
+    before, made = read.instructions[at - 1], read.instructions[at]
+    if made.opname == "BINARY_OP":
+        depth, taken = read.depths.get(offset), 2
+    elif (before.opname, made.opname) == ("PRECALL", "CALL"):
+        depth, taken = read.depths.get(before.offset), _number(made.arg) + 2
+    else:
         return None
-    top = read.n_variables + depth - 1
-    steps = list(_Run(read, at + 1, top - 2).steps())[:MOST_STEPS]
-    return Plan(top, call.positions.lineno or 0 if call.positions else 0, steps)
+    if depth is None or read.instructions[at - 2].opname == "KW_NAMES":
+        return None
+    slot = read.n_variables + depth - taken
+    line = made.positions.lineno if made.positions else None
+    steps = list(_Run(read, at + 1, slot).steps())[:MOST_STEPS]
+    return Plan(slot, made.opname == "BINARY_OP", line or 0, steps)
 
 
 class _Run:
@@ -183,6 +189,11 @@ class _Run:
                 yield step
                 if not step.dies:
                     return
+            elif i.opname == "BINARY_OP":
+                step = self._operator(i)
+                if step is None:
+                    return
+                yield step
             elif not self._follow(i):
                 return
 
@@ -242,6 +253,27 @@ class _Run:
         end = self._read.instructions[self._at].offset
         return Step(begin, end, *source, self._is_gone(), in_place)
 
+    def _operator(self, i: dis.Instruction) -> Step | None:
+        """Read an operator between the product, which dies, and a number."""
+        codes = OPERATORS.get(i.argrepr)
+        if codes is None or len(self._stack) != 2:
+            return None
+        left, right = self._stack
+        is_turned = right is _PRODUCT
+        number, code = (left if is_turned else right), codes[is_turned]
+        if (
+            (left if not is_turned else right) is not _PRODUCT
+            or not isinstance(number, _Constant)
+            or type(number.value) not in (int, float)
+            or code is None
+        ):
+            return None
+        self._stack = [_PRODUCT]
+        end = self._read.instructions[self._at].offset
+        if not self._is_gone():
+            return None
+        return Step(i.offset, end, NUMBER, code, number.value, (), True, False)
+
     def _callee(self) -> _Source | None:
         """Take what is called from the stack."""
         if not self._stack:  # all the steps' own is gone: it lay there before
@@ -278,7 +310,7 @@ def _local(arg: int | None) -> _Source:
 def _in_place(settings: list[_Symbol], names: tuple[str, ...]) -> bool | None:
     """What arguments behind the tensor say; None: something else."""
     if not settings:
-        return False
+        return None if names else False
     first = settings[0]
     if (
         len(settings) > 1

@@ -25,7 +25,7 @@ _LINES = 12
 
 @dataclasses.dataclass
 class Row:
-    """One site; ``pattern`` are the classes of its modules."""
+    """One site; ``pattern`` is what follows what there."""
 
     place: str
     function: str
@@ -53,7 +53,7 @@ _since: dict[tuple[str, str], Row] = {}
 
 def _add_live(c: Any, rows: dict[tuple[str, str], Row]) -> dict[tuple[str, str], Row]:
     for code, line, kinds, hits, misses, saved_ns in c.sites_list():
-        place, pattern = f"{code.co_filename}:{line}", " + ".join(kinds)
+        place, pattern = f"{code.co_filename}:{line}", ", ".join(kinds)
         row = rows.setdefault((place, pattern), Row(place, code.co_qualname, pattern))
         row.hits += hits
         row.fallbacks += Counter(dict(zip(_WHY, misses, strict=True)))
@@ -96,7 +96,7 @@ def lines(entries: list[dict[str, Any]]) -> list[str]:
     hit = [e for e in entries if e["hits"]]
     if not hit:
         return []
-    rows = [("site", "modules as one", "hits", "ms saved", "one by one")]
+    rows = [("site", "as one", "hits", "ms saved", "one by one")]
     for e in hit[:_LINES]:
         why = ", ".join(f"{n} {reason}" for reason, n in e["fallbacks"].items())
         saved = f"{e['estimated_ms_saved']:.1f}"

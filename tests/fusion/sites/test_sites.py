@@ -318,10 +318,10 @@ def test_report_tells_sites() -> None:
         text = ptac.report()
     (site,) = json.loads(ptac.report("json"))["sites"]
     assert site["place"].startswith(__file__)
-    assert (site["pattern"], site["hits"]) == ("Conv2d + BatchNorm2d + ReLU", 3)
+    assert (site["pattern"], site["hits"]) == ("Conv2d, BatchNorm2d, ReLU", 3)
     assert site["fallbacks"] == {}
     assert site["function"] == "Block.forward"
-    assert "Conv2d + BatchNorm2d + ReLU" in text
+    assert "Conv2d, BatchNorm2d, ReLU" in text
     ptac.report(reset=True)
     assert json.loads(ptac.report("json"))["sites"] == []
 

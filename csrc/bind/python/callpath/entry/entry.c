@@ -145,6 +145,11 @@ static bool is_open(const ptac_entry *entry)
     return entry->callable && *address_in(entry->callable) == (uintptr_t)entry->ours;
 }
 
+bool ptac_entry_is_torchs(const ptac_entry *entry)
+{
+    return is_open(entry) && at_kernel_is(&entry->kernel);
+}
+
 /*
  * entry_open(name, callable, another of its type, operator, overload): the function's
  * or method's calls come to us, while they would lead to the kernel that aten's

@@ -17,6 +17,7 @@
 
 #include "bind/abi/dispatch_slot.h"
 #include "bind/python/callpath/lean.h"
+#include "bind/python/callpath/site/site.h"
 #include "bind/python/interpreter/vectorcall.h"
 
 typedef struct ptac_entry {
@@ -52,19 +53,16 @@ PyObject *ptac_entry_stock(const ptac_entry *entry, PyObject *callable,
     static PyObject *enter_##id(PyObject *callable, PyObject *const *args,             \
                                 size_t n_args, PyObject *keywords)                     \
     {                                                                                  \
-        const Py_ssize_t n = ptac_vectorcall_count(n_args);                            \
-        PyObject *result = keywords ? NULL : take(args, n);                            \
-                                                                                       \
-        if (!result && !keywords && at_kernel_is(&entry_##id.kernel))                  \
-            result = try_to(args, n);                                                  \
-        if (result || PyErr_Occurred())                                                \
-            return result;                                                             \
-        return ptac_entry_stock(&entry_##id, callable, args, n_args, keywords);        \
+        return ptac_entry_enter(&entry_##id, take, try_to, callable, args, n_args,     \
+                                keywords);                                             \
     }                                                                                  \
     __attribute__((constructor)) static void announce_entry_##id(void)                 \
     {                                                                                  \
         ptac_entry_announce(&entry_##id);                                              \
     }
+
+/* What an entry tries of its arguments; NULL without an exception: not that. */
+typedef PyObject *(*ptac_entry_fn)(PyObject *const *args, Py_ssize_t n);
 
 static inline PyObject *ptac_no_window(PyObject *const *args, Py_ssize_t n)
 {
@@ -72,6 +70,27 @@ static inline PyObject *ptac_no_window(PyObject *const *args, Py_ssize_t n)
     (void)n;
     return NULL;
 }
+
+static inline PyObject *ptac_entry_enter(const ptac_entry *entry, ptac_entry_fn take,
+                                         ptac_entry_fn try_to, PyObject *callable,
+                                         PyObject *const *args, size_t n_args,
+                                         PyObject *keywords)
+{
+    const Py_ssize_t n = ptac_vectorcall_count(n_args);
+    PyObject *result = keywords ? NULL : take(args, n);
+
+    if (result)
+        return result;
+    if (keywords || !at_kernel_is(&entry->kernel))
+        return ptac_entry_stock(entry, callable, args, n_args, keywords);
+    result = try_to(args, n);
+    if (!result && !PyErr_Occurred())
+        result = ptac_entry_stock(entry, callable, args, n_args, keywords);
+    return ptac_site_follow(callable, args, n, result);
+}
+
+/* Python's calls of the function come to us, and it leads to torch's own kernel. */
+bool ptac_entry_is_torchs(const ptac_entry *entry);
 
 /* A plain tensor that asks for no gradient now. */
 bool ptac_entry_takes(PyObject *tensor);

@@ -3,10 +3,12 @@
  */
 #include "bind/python/callpath/entry/entry.h"
 #include "bind/python/callpath/site/window.h"
-#include "ops/pointwise/small.h"
+#include "bind/python/callpath/entry/small.h"
+#include "bind/python/interpreter/type_version.h"
 
 #include <float.h>
 #include <math.h>
+#include <string.h>
 
 static const ptac_op OP = PTAC_OP_SMALL_POINTWISE;
 
@@ -166,6 +168,12 @@ static PyObject *take(PyObject *const *args, Py_ssize_t n)
     return ptac_n_windows > 0 && n == 1 ? ptac_window_take_function(args[0]) : NULL;
 }
 
+/* Of an operator, whose number is on either side. */
+static PyObject *take_operator(PyObject *const *args, Py_ssize_t n)
+{
+    return ptac_n_windows > 0 && n == 2 ? ptac_window_take(args[0]) : NULL;
+}
+
 PTAC_LAST_ENTRY(relu, "torch.relu", take, try_relu)
 PTAC_LAST_ENTRY(relu_in_place, "torch.relu_", take, try_nothing)
 PTAC_ENTRY(relu_method, "Tensor.relu", try_relu)
@@ -178,12 +186,60 @@ PTAC_ENTRY(relu_method, "Tensor.relu", try_relu)
     }                                                                                  \
     PTAC_ENTRY(name, "torch." #name, try_##name)                                       \
     PTAC_ENTRY(name##_method, "Tensor." #name, try_##name)                             \
-    PTAC_ENTRY(name##_operator, "Tensor.__" #sign "__", try_##name)
+    PTAC_LAST_ENTRY(name##_operator, "Tensor.__" #sign "__", take_operator, try_##name)
 
 OF_BOTH(add, PTAC_SMALL_ADD, add)
 OF_BOTH(sub, PTAC_SMALL_SUB, sub)
 OF_BOTH(mul, PTAC_SMALL_MUL, mul)
 OF_BOTH(div, PTAC_SMALL_DIV, truediv)
 /* y + x, where y is a number, is x.__radd__(y): the same sum. */
-PTAC_ENTRY(add_turned, "Tensor.__radd__", try_add)
-PTAC_ENTRY(mul_turned, "Tensor.__rmul__", try_mul)
+PTAC_LAST_ENTRY(add_turned, "Tensor.__radd__", take_operator, try_add)
+PTAC_LAST_ENTRY(mul_turned, "Tensor.__rmul__", take_operator, try_mul)
+
+/* Operators of tensors, in the order of the planner's codes. */
+static const struct operator_of {
+    const ptac_entry *entry;
+    ptac_small_kind kind;
+} operators[] = {
+    {&entry_add_operator, PTAC_SMALL_ADD_NUMBER},
+    {&entry_sub_operator, PTAC_SMALL_SUB_NUMBER},
+    {&entry_mul_operator, PTAC_SMALL_MUL_NUMBER},
+    {&entry_div_operator, PTAC_SMALL_DIV_NUMBER},
+    {&entry_add_turned, PTAC_SMALL_ADD_NUMBER},
+    {&entry_mul_turned, PTAC_SMALL_MUL_NUMBER},
+};
+
+bool ptac_small_is_torchs(ptac_small_kind kind)
+{
+    return kind == PTAC_SMALL_RELU && ptac_entry_is_torchs(&entry_relu) &&
+           ptac_entry_is_torchs(&entry_relu_in_place);
+}
+
+/* What a class finds under the operator's name is what is entered. */
+static bool class_has(PyTypeObject *type, const ptac_entry *entry, uint32_t *seen)
+{
+    const uint32_t version = ptac_type_version(type);
+    PTAC_OWNED PyObject *found = NULL;
+
+    if (version != 0 && version == *seen)
+        return true;
+    found = PyObject_GetAttrString((PyObject *)type, strrchr(entry->name, '.') + 1);
+    PyErr_Clear();
+    if (found != entry->callable)
+        return false;
+    *seen = ptac_type_version(type);
+    return true;
+}
+
+bool ptac_small_of_operator(int code, PyTypeObject *type, PyObject *number,
+                            ptac_small *small)
+{
+    static uint32_t seen[sizeof operators / sizeof *operators];
+    const struct operator_of *o = &operators[code];
+
+    if (code < 0 || (size_t)code >= sizeof operators / sizeof *operators ||
+        !ptac_entry_is_torchs(o->entry) || !class_has(type, o->entry, &seen[code]))
+        return false;
+    small->kind = o->kind;
+    return read_number(number, &small->number);
+}

@@ -90,6 +90,8 @@ static PyObject *begin_of(const ptac_step *step, const ptac_frame *frame)
     switch (step->base) {
     case PTAC_ON_STACK: /* with nothing before it that would be an argument */
         return frame->slots[step->slot - 1] ? NULL : frame->slots[step->slot];
+    case PTAC_NUMBER:
+        return NULL;
     case PTAC_IN_LOCAL:
         return frame->slots[step->slot];
     default:

@@ -57,21 +57,24 @@ static void forget(ptac_site *site)
         Py_CLEAR(site->steps[i].path);
     }
     Py_CLEAR(site->code);
+    Py_CLEAR(site->function);
     PyMem_Free(site);
 }
 
 /*
- * (slot of the argument, line, [(begin, end, base, slot, name, path, dies, in place)]),
- * offsets in bytes.
+ * (slot of the result, whether it is an operator, line, [(begin, end, base, slot, name,
+ * path, dies, in place)]), offsets in bytes.
  */
 static bool read_site(PyObject *plan, int offset, ptac_site *site)
 {
     PyObject *steps;
+    int is_operator;
 
-    if (!PyArg_ParseTuple(plan, "iiO!", &site->argument, &site->line, &PyList_Type,
-                          &steps))
+    if (!PyArg_ParseTuple(plan, "ipiO!", &site->slot, &is_operator, &site->line,
+                          &PyList_Type, &steps))
         return false;
-    if (PyList_Size(steps) > PTAC_MOST_STEPS || site->argument < 2)
+    site->is_operator = is_operator;
+    if (PyList_Size(steps) > PTAC_MOST_STEPS || site->slot < 0)
         return PyErr_Format(PyExc_ValueError, "no such site");
     for (Py_ssize_t i = 0; i < PyList_Size(steps); i++, site->n_steps++)
         if (!read_step(PyList_GetItem(steps, i), site->call - offset / WORD,
@@ -170,13 +173,27 @@ PTAC_NOARGS(sites_forget)
     Py_RETURN_NONE;
 }
 
+static PyObject *name_of(const ptac_site *site, int i)
+{
+    static const char signs[] = "+-*/+*"; /* by the planner's codes of operators */
+    const ptac_step *step = &site->steps[i - 1];
+
+    if (!site->function)
+        return PyUnicode_FromString(
+            ptac_module_kind_name((ptac_module_kind)site->kinds[i]));
+    if (i == 0)
+        return Py_NewRef(site->function);
+    return step->base == PTAC_NUMBER
+               ? PyUnicode_FromFormat("%c %S", signs[step->slot], step->name)
+               : PyUnicode_FromString(ptac_module_kind_name(PTAC_MODULE_RELU));
+}
+
 static PyObject *kinds_of(const ptac_site *site)
 {
     PyObject *list = PyList_New(0);
 
     for (int i = 0; list && i < site->n_kinds; i++)
-        ptac_append(&list, PyUnicode_FromString(ptac_module_kind_name(
-                               (ptac_module_kind)site->kinds[i])));
+        ptac_append(&list, name_of(site, i));
     return list;
 }
 

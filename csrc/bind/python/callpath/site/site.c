@@ -17,6 +17,7 @@ typedef struct sequence {
        does nothing; and whether it writes to what it is called with. */
     int entries[PTAC_MOST_STEPS];
     bool in_place[PTAC_MOST_STEPS];
+    bool is_written; /* by one of them */
 } sequence;
 
 static bool is_true(PyObject *attributes, PyObject *name)
@@ -51,12 +52,14 @@ static bool add_step(const ptac_step *step, const ptac_frame *frame, sequence *s
     if (!attributes)
         return false;
     in_place = is_function ? step->in_place : is_true(attributes, ptac_names.inplace);
-    may = step->dies || in_place;
+    /* What is written to has counted that, as a new tensor behind it has not. */
+    may = (step->dies && !s->is_written) || in_place || does_nothing(kind, attributes);
     s->entries[s->n_steps] = (int)PyList_Size(s->modules) - 1;
     if (may && !does_nothing(kind, attributes)) {
         may = PyList_Append(s->modules, module) == 0;
         s->entries[s->n_steps]++;
         s->in_place[s->n_steps] = in_place;
+        s->is_written |= in_place;
     }
     Py_DECREF(attributes);
     PyErr_Clear();
@@ -92,9 +95,9 @@ static int steps_in(const sequence *s, Py_ssize_t n)
 static bool is_calls_own(const ptac_site *site, const ptac_frame *frame,
                          PyObject *module, PyObject *x)
 {
-    return frame->slots[site->argument] == x &&
-           frame->slots[site->argument - 1] == module &&
-           !frame->slots[site->argument - 2];
+    PyObject *const *from = &frame->slots[site->slot];
+
+    return !site->is_operator && !from[0] && from[1] == module && from[2] == x;
 }
 
 /* Of a module whose result goes to a norm, which works in place if it may. */
@@ -195,12 +198,15 @@ static PyObject *call(PyObject *module, PyObject *x, const ptac_frame *frame)
     return y;
 }
 
+const ptac_frame *ptac_site_frame(void)
+{
+    return is_open && !ptac_has_function_mode() ? ptac_frame_now() : NULL;
+}
+
 PyObject *ptac_site_call(PyObject *module, PyObject *x)
 {
-    const ptac_frame *frame = is_open && ptac_chain_may_begin(module) &&
-                                      ptac_is_tensor(x) && !ptac_has_function_mode()
-                                  ? ptac_frame_now()
-                                  : NULL;
+    const ptac_frame *frame =
+        ptac_chain_may_begin(module) && ptac_is_tensor(x) ? ptac_site_frame() : NULL;
 
     return frame ? call(module, x, frame) : Py_NewRef(Py_None);
 }

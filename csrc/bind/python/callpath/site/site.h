@@ -21,6 +21,7 @@ typedef enum ptac_base {
     PTAC_ON_STACK, /* it lies there already */
     PTAC_IN_LOCAL, /* a variable's attribute, or its attribute's */
     PTAC_IN_GLOBAL,
+    PTAC_NUMBER, /* nothing: an operator has a number on its other side */
     PTAC_N_BASES,
 } ptac_base;
 
@@ -28,8 +29,8 @@ typedef enum ptac_base {
 typedef struct ptac_step {
     const ptac_instruction *begin, *end; /* of them one is the frame's meanwhile */
     ptac_base base;
-    int slot;       /* in the frame */
-    PyObject *name; /* of a global */
+    int slot;       /* in the frame; of an operator its code */
+    PyObject *name; /* of a global; the number */
     PyObject *path; /* names of attributes, a tuple */
     bool dies;      /* what it is called with, once its own result is there */
     bool in_place;  /* of a function: an argument says so */
@@ -46,14 +47,17 @@ typedef enum ptac_site_reason {
 typedef struct ptac_site {
     const ptac_instruction *call; /* NULL: free */
     PyObject *code;               /* kept, so that instructions stay where they are */
-    int argument;                 /* the slot of it; the callee is before it */
+    int slot; /* where the result goes; from there on lies what it is made of */
+    bool is_operator;
     int line;
     int n_steps; /* 0: nothing follows that we know */
     ptac_step steps[PTAC_MOST_STEPS];
     int64_t n_hits, n_misses[PTAC_SITE_N_REASONS];
     double saved_ns; /* by hits, as the tables estimate it */
-    /* The kinds of modules that the last hit took, or the last miss was asked for. */
+    /* What ran as one at last, or was asked for: kinds of modules; or, where this is not
+       NULL, the name of a function, owned, and as many steps. */
     unsigned char kinds[PTAC_MOST_STEPS + 1];
+    PyObject *function;
     int n_kinds;
 } ptac_site;
 
@@ -61,6 +65,9 @@ typedef struct ptac_site {
    is one no site goes away. */
 extern int ptac_sites_in_use;
 extern __thread int ptac_sites_in_use_here;
+
+/* The frame that calls, while sites are open and no function mode looks on; or NULL. */
+const ptac_frame *ptac_site_frame(void);
 
 /* The site of the call that the frame is in, planned if it is new; NULL: none. */
 ptac_site *ptac_site_of(const ptac_frame *frame);
@@ -76,6 +83,14 @@ PyObject *ptac_site_callee(const ptac_step *step, const ptac_frame *frame);
  * None where the module alone is to be called.
  */
 PyObject *ptac_site_call(PyObject *module, PyObject *x);
+
+/*
+ * What the site has behind a function or an operator of torch's, which has given this
+ * result of these arguments: numbers that are added to it and such, and ReLU, done in
+ * place. The result, which is handed on; NULL stays NULL.
+ */
+PyObject *ptac_site_follow(PyObject *callable, PyObject *const *args, Py_ssize_t n,
+                           PyObject *result);
 
 /* A module that does what that function of torch's does, borrowed; NULL: none. */
 PyObject *ptac_site_module_of(PyObject *function);

@@ -1,0 +1,213 @@
+/*
+ * expression.c - what is done with the result of a function or an operator of torch's:
+ * torch.relu(x @ w + 0.5).
+ *
+ * The result is a new tensor that nobody has seen. Numbers that are added to it, taken
+ * from it, multiplied by it or that divide it, and ReLU, are done in it, block by block
+ * while a block is in the cache, by rows of small_pointwise, whose bits are stock's. The
+ * calls that would have done so give what they are called with, see window.h.
+ */
+#include "bind/python/callpath/entry/entry.h"
+#include "bind/python/callpath/entry/small.h"
+#include "bind/python/callpath/module_guards.h"
+#include "bind/python/callpath/site/window.h"
+#include "bind/python/interpreter/tracing.h"
+#include "bind/torch/rows/convolution/convolution.h"
+#include "core/counters.h"
+#include "core/host.h"
+
+enum {
+    BLOCK = 2048,        /* elements */
+    LEAST_UNLOCKED = 16, /* blocks: what is less is done before a lock is given up */
+};
+
+static const ptac_op OP = PTAC_OP_SMALL_POINTWISE;
+
+/* Steps, and what they are done in. */
+typedef struct program {
+    ptac_small steps[PTAC_MOST_STEPS];
+    int n;
+    const ptac_kernel *row;
+    ptac_view view;
+} program;
+
+static bool is_relu(PyObject *callee)
+{
+    PyObject *module = callee ? ptac_site_module_of(callee) : NULL;
+    PyObject *attributes;
+
+    if (!module)
+        module = callee;
+    if (!module || ptac_module_kind_of(module) != PTAC_MODULE_RELU)
+        return false;
+    attributes = ptac_module_attributes(module, PTAC_MODULE_RELU);
+    Py_XDECREF(attributes);
+    return attributes;
+}
+
+static bool read_step(const ptac_step *step, const ptac_frame *frame, PyObject *tensor,
+                      ptac_small *small)
+{
+    if (step->base == PTAC_NUMBER)
+        return ptac_small_of_operator(step->slot, Py_TYPE(tensor), step->name, small);
+    small->kind = PTAC_SMALL_RELU;
+    return (step->dies || step->in_place) && ptac_small_is_torchs(small->kind) &&
+           is_relu(ptac_site_callee(step, frame));
+}
+
+/* What is written to has counted that, as a new tensor behind it has not. */
+static bool may_follow(const ptac_site *site, int i)
+{
+    return i == 0 || site->steps[i].in_place || !site->steps[i - 1].in_place;
+}
+
+static void read_steps(const ptac_site *site, const ptac_frame *frame, PyObject *tensor,
+                       program *p)
+{
+    while (p->n < site->n_steps && may_follow(site, p->n) &&
+           read_step(&site->steps[p->n], frame, tensor, &p->steps[p->n]))
+        p->n++;
+}
+
+/* The frame's instruction has called this with these, and nobody in between. */
+static bool is_calls_own(const ptac_site *site, const ptac_frame *frame,
+                         PyObject *callable, PyObject *const *args, Py_ssize_t n)
+{
+    PyObject *const *from = &frame->slots[site->slot];
+
+    if (site->is_operator)
+        return n == 2 && ((from[0] == args[0] && from[1] == args[1]) ||
+                          (from[0] == args[1] && from[1] == args[0]));
+    return from[0] ? from[0] == callable && args == from + 1
+                   : from[1] == callable && args == from + 2;
+}
+
+/* A call of one input, of which the rest is not zeroed: it is large. */
+static void begin(ptac_call *call, const ptac_small *step, const ptac_view *x)
+{
+    call->op = OP;
+    call->on = PTAC_ON_CPU;
+    call->device = 0;
+    call->n_threads = 1;
+    call->params = step;
+    call->n_inputs = 1;
+    call->n_outputs = 1;
+    call->inputs[0] = *x;
+    call->outputs[0] = *x;
+}
+
+static ptac_view block_of(const program *p, int64_t i, const int64_t *n)
+{
+    static const int64_t one_apart = 1;
+
+    return (ptac_view){
+        .data = (float *)p->view.data + i * BLOCK,
+        .sizes = n,
+        .strides = &one_apart,
+        .n_elements = *n,
+        .n_dims = 1,
+        .dtype = PTAC_F32,
+    };
+}
+
+static void do_blocks(int64_t first, int64_t end, void *context)
+{
+    const program *p = context;
+    ptac_call call;
+
+    for (int64_t i = first; i < end; i++) {
+        const int64_t n = ptac_least(BLOCK, p->view.n_elements - i * BLOCK);
+        const ptac_view block = block_of(p, i, &n);
+
+        begin(&call, &p->steps[0], &block);
+        for (int k = 0; k < p->n; k++) {
+            call.params = &p->steps[k];
+            p->row->run(&call); /* of floats, which it takes */
+        }
+    }
+}
+
+static void do_all(program *p)
+{
+    const int64_t n = ptac_parts(p->view.n_elements, BLOCK);
+
+    if (n < LEAST_UNLOCKED)
+        do_blocks(0, n, p);
+    else
+        (void)PTAC_UNLOCKED((ptac_parallel_for(0, n, LEAST_UNLOCKED, do_blocks, p), 0));
+    for (int i = 0; i < p->n; i++)
+        ptac_count_accelerated(OP);
+}
+
+/* The row of the first step, which has the others, too. */
+static const ptac_kernel *row_for(const program *p)
+{
+    const int64_t n = ptac_least(BLOCK, p->view.n_elements);
+    const ptac_view block = block_of(p, 0, &n);
+    ptac_reason unused;
+    ptac_call call;
+
+    begin(&call, &p->steps[0], &block);
+    return ptac_probe(&call, &unused);
+}
+
+/* In one piece, and nobody looks on. */
+static bool can_be_written(PyObject *result, ptac_view *view)
+{
+    if (ptac_why_not_lean() || ptac_is_tracing() || ptac_thread_is_traced() ||
+        ptac_shadow_is_on())
+        return false;
+    ptac_view_of(ptac_borrow(result), view);
+    return view->dtype == PTAC_F32 && view->n_elements > 0 &&
+           ptac_view_is_contiguous(view);
+}
+
+/* For the report: what ran as one. */
+static void note(ptac_site *site, PyObject *callable, int n_steps)
+{
+    if (!site->function)
+        site->function = PyObject_GetAttrString(callable, "__name__");
+    PyErr_Clear();
+    site->n_hits++;
+    site->n_kinds = site->function ? n_steps + 1 : 0;
+}
+
+static void follow(ptac_site *site, const ptac_frame *frame, PyObject *callable,
+                   PyObject *result)
+{
+    program p = {.n = 0};
+    bool in_place[PTAC_MOST_STEPS] = {false};
+
+    PTAC_IN_FLIGHT;
+    if (ptac_chooser_gate(OP) != PTAC_TAKE || !can_be_written(result, &p.view))
+        return;
+    read_steps(site, frame, result, &p);
+    p.row = p.n > 0 && ptac_window_has_room(frame) ? row_for(&p) : NULL;
+    if (!p.row)
+        return;
+    do_all(&p);
+    for (int i = 0; i < p.n; i++)
+        in_place[i] = site->steps[i].in_place;
+    note(site, callable, p.n);
+    ptac_window_open(frame, site, p.n, in_place, result, false);
+}
+
+PyObject *ptac_site_follow(PyObject *callable, PyObject *const *args, Py_ssize_t n,
+                           PyObject *result)
+{
+    const ptac_frame *frame =
+        result && n > 0 && result != args[0] && ptac_entry_takes(result)
+            ? ptac_site_frame()
+            : NULL; /* new, and without a gradient */
+    ptac_site *site = frame ? ptac_site_of(frame) : NULL;
+
+    if (!site || site->n_steps == 0 || !is_calls_own(site, frame, callable, args, n))
+        return result;
+    ptac_sites_in_use++;
+    ptac_sites_in_use_here++;
+    follow(site, frame, callable, result);
+    ptac_sites_in_use_here--;
+    ptac_sites_in_use--;
+    ptac_windows_left();
+    return result;
+}
