@@ -256,23 +256,21 @@ class _Run:
     def _operator(self, i: dis.Instruction) -> Step | None:
         """Read an operator between the product, which dies, and a number."""
         codes = OPERATORS.get(i.argrepr)
-        if codes is None or len(self._stack) != 2:
-            return None
-        left, right = self._stack
-        is_turned = right is _PRODUCT
-        number, code = (left if is_turned else right), codes[is_turned]
-        if (
-            (left if not is_turned else right) is not _PRODUCT
-            or not isinstance(number, _Constant)
-            or type(number.value) not in (int, float)
-            or code is None
-        ):
+        match self._stack:
+            case [_Product(), _Constant(number)]:
+                is_turned = False
+            case [_Constant(number), _Product()]:
+                is_turned = True
+            case _:
+                return None
+        code = codes[is_turned] if codes else None
+        if type(number) not in (int, float) or code is None:
             return None
         self._stack = [_PRODUCT]
         end = self._read.instructions[self._at].offset
         if not self._is_gone():
             return None
-        return Step(i.offset, end, NUMBER, code, number.value, (), True, False)
+        return Step(i.offset, end, NUMBER, code, number, (), True, False)
 
     def _callee(self) -> _Source | None:
         """Take what is called from the stack."""

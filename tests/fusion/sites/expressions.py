@@ -100,19 +100,22 @@ class Writer:
         ]
         if depth == 2 or r.random() > 0.25:
             return r.choice(flat)
-        inside = [
-            f"    {s}" for _ in range(r.randint(1, 3)) for s in self._any(depth + 1)
-        ]
+        n = r.randint(1, 3)
+        inside = [f"    {s}" for _ in range(n) for s in self._any(depth + 1)]
         more = [f"    {s}" for s in self._any(depth + 1)]
         return r.choice(
             [
                 ["if flag:", *inside, "else:", *more],
                 ["for i in range(2):", *inside],
                 ["with torch.enable_grad():", *inside],
-                ["try:", *inside, "    raise ValueError('planned')"]
-                + ["except ValueError:", *more],
-                ["try:", f"    {v} = {self._made()}; {v} = {v} + 'no'"]
-                + ["except TypeError as error:", f"    held.append({v})"],
+                [
+                    *("try:", *inside, "    raise ValueError('planned')"),
+                    *("except ValueError:", *more),
+                ],
+                [
+                    *("try:", f"    {v} = {self._made()}; {v} = {v} + 'no'"),
+                    *("except TypeError as error:", f"    held.append({v})"),
+                ],
             ]
         )
 
@@ -165,7 +168,7 @@ def run(source: str, with_grad: bool, n_threads: int = 1) -> list[list[Any]]:
         thread.start()
     for thread in threads:
         thread.join()
-    return sorted(left, key=lambda run: len(run)) if n_threads > 1 else left
+    return sorted(left, key=len) if n_threads > 1 else left
 
 
 def differences(ours: list[list[Any]], expected: list[list[Any]]) -> list[str]:
