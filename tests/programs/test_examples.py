@@ -21,7 +21,7 @@ import native
 import pytest
 import switching
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import pai_torchacc as ptac
 from pai_torchacc import _C
@@ -108,22 +108,30 @@ def simple_cnn_steps() -> Work:
     return lambda: s.train(model, batches), len(batches)
 
 
+def make_layer(seed: int = 0) -> nn.Module:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(1000, 64), nn.ReLU())
+
+
+def gradients(layer: nn.Module, x: Tensor) -> list[Tensor]:
+    layer.zero_grad()
+    layer(x).square().sum().backward()
+    return [p.grad for p in layer.parameters() if p.grad is not None]
+
+
 def operator_fusion(dtype: torch.dtype, seed: int) -> list[Tensor]:
-    s = script("operator_fusion")
-    x = s.make_input(seed).to(dtype)
-    layer = s.make_layer(seed).to(dtype)
+    """The script's chain, and a layer with its activation."""
+    chain, layer = script("operator_fusion").chain, make_layer(seed).to(dtype)
+    pairs = [torch.randn(2, n, k).to(dtype) for n, k in ((128, 128), (200, 32))]
+    x = torch.randn(64, 1000).to(dtype)
     with torch.no_grad():
-        chains = [
-            s.chain(*(m.to(dtype) for m in s.make_matrices(n, k, seed)))
-            for n, k in ((128, 128), (200, 32))
-        ]
-    return [*chains, s.infer(layer, x), *s.gradients(layer, x)]
+        results = [*(chain(*pair) for pair in pairs), layer(x)]
+    return [*results, *gradients(layer, x)]
 
 
 def operator_fusion_steps() -> Work:
-    s = script("operator_fusion")
-    layer, x = s.make_layer(), s.make_input()
-    return lambda: s.gradients(layer, x), 1
+    layer, x = make_layer(), torch.randn(64, 1000)
+    return lambda: gradients(layer, x), 1
 
 
 @dataclass(frozen=True)
