@@ -95,12 +95,8 @@ def go_to(config: Config, strict: bool = False) -> None:
 
     A feature that cannot be switched on stays off with its reason; with ``strict`` that
     is a RuntimeError, and the process is as it was before. Called in the midst of
-    another change, as a signal handler may, it happens right after that. Likewise where
-    this thread is between two operations that run as one.
+    another change, as a signal handler may, it happens right after that.
     """
-    c = _host.loaded()
-    if c and c.windows_then(lambda: go_to(config)):
-        return
     with locked():
         if _state.is_busy:
             _state.afterwards = config

@@ -57,7 +57,7 @@ def install(c: Any, config: Config) -> str | None:
     if trouble:
         return trouble
     _install_stand_ins(c)
-    _install_entries(c)
+    _install_calls(c)
     custom.install(c)
     _install_attention(c, config)
     if (room := cuda.kernels()) and room.reason(sys.modules["torch"]) is None:
@@ -77,6 +77,7 @@ def _set_tf32(c: Any, config: Config, wanted: set[str]) -> None:
 
 def leftover(c: Any) -> list[str]:
     """Operators whose overrides are in the dispatcher but should not be."""
+    c.windows_look()
     return [name for name in c.override_installed() if name not in _kept]
 
 
@@ -118,8 +119,6 @@ def _unproven_random(c: Any) -> set[str]:
 
 def remove(c: Any) -> None:
     """Stop all kernels and undo every patch; dispatcher entries become leftover."""
-    if sites := sys.modules.get(f"{__name__}.sites"):
-        sites.close(c)
     _kept.clear()
     _unserved.clear()
     cuda.forget()
@@ -130,13 +129,11 @@ def remove(c: Any) -> None:
     tf32.remove(sys.modules["torch"])
     c.scratch_clear()
     custom.remove(c)
-    if module_call := sys.modules.get(f"{__name__}.calls.module_call"):
-        module_call.remove(c)
-    if entries := sys.modules.get(f"{__name__}.calls.entries"):
-        entries.remove(c)
     _attention_ledger.undo()
     _ledger.undo()
     chains.release("operator_fusion")
+    if calls := sys.modules.get(f"{__name__}.calls"):
+        calls.remove(c)
 
 
 def status(c: Any) -> dict[str, Any]:
@@ -187,8 +184,8 @@ def remarks() -> list[str]:
     for why in sorted(set(_unserved.values())):
         names = ", ".join(sorted(op for op in _unserved if _unserved[op] == why))
         found.append(f"left to stock, {why}: {names}")
-    if entries := sys.modules.get(f"{__name__}.calls.entries"):
-        found += entries.remarks()
+    if calls := sys.modules.get(f"{__name__}.calls"):
+        found += calls.remarks()
     found += custom.remarks()
     if _kept:
         import torch
@@ -311,7 +308,6 @@ def _install_stand_ins(c: Any) -> None:
         sequential,
     )
     from pai_torchacc.fusion.by_name import relu_max_pool2d
-    from pai_torchacc.fusion.calls import module_call
     from pai_torchacc.fusion.linear import feed_forward, mlp
     from pai_torchacc.fusion.optim import clipping, steps
 
@@ -331,18 +327,14 @@ def _install_stand_ins(c: Any) -> None:
     recurrent.install(c, _ledger)
     rms_norm.install(c, _ledger)
     sequential.install(c, "operator_fusion")
-    module_call.install(c, _ledger)
 
 
-def _install_entries(c: Any) -> None:
-    """Behind the overrides, of which they remember what torch calls now."""
+def _install_calls(c: Any) -> None:
+    """Behind the overrides, of which entries remember what torch calls now."""
     if _host.has_lean_paths():
-        from pai_torchacc.fusion import sites
-        from pai_torchacc.fusion.calls import entries
+        from pai_torchacc.fusion import calls
 
-        sites.close(c)
-        entries.install(c)
-        sites.install(c)
+        calls.install(c)
 
 
 def _install_attention(c: Any, config: Config) -> None:

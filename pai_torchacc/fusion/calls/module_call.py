@@ -164,8 +164,6 @@ def install(c: Any, ledger: Ledger) -> None:
     )
     c.leaves_install([leaf.entry() for leaf in _leaves()])
     _install_call(c, ledger)
-    if is_torchs_own(nn.Module, "__getattr__"):
-        c.module_getattr_open(vars(nn.Module)["__getattr__"])
 
 
 def _install_call(c: Any, ledger: Ledger) -> None:
@@ -177,7 +175,6 @@ def _install_call(c: Any, ledger: Ledger) -> None:
         nn.Module.__call__ = stock
     now = vars(nn.Module)["__call__"]
     if now is stock and is_torchs_own(nn.Module, "_call_impl"):
-        c.module_call_open(True)
         ledger.set_attribute(nn.Module, "__call__", call)
         trace = _trace(c, ledger, vars(torch.fx.Tracer)["trace"])
         ledger.set_attribute(torch.fx.Tracer, "trace", trace)
@@ -185,8 +182,15 @@ def _install_call(c: Any, ledger: Ledger) -> None:
         ledger.set_attribute(nn.Module, "__call__", None)  # notes who is in the way
 
 
-def remove(c: Any) -> None:
-    """Have an object that others keep or put back do what torch's function does."""
+def open(c: Any) -> None:
+    """Have the object do more than torch's function, which it is in the place of."""
+    c.module_call_open(True)
+    if is_torchs_own(nn.Module, "__getattr__"):
+        c.module_getattr_open(vars(nn.Module)["__getattr__"])
+
+
+def close(c: Any) -> None:
+    """Have an object that stays, or that others keep, do what torch's function does."""
     c.module_call_open(False)
     c.module_getattr_close()
 

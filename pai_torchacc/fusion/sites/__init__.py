@@ -6,9 +6,10 @@ are the work of one chain, as in an ``nn.Sequential`` (see :mod:`..sequential`),
 first call computes both, and the second gives what it gets. :mod:`.bytecode` reads the
 function, the extension (``callpath/site``) does the rest.
 
-Between the two calls the variable ``out`` has the result of both. A function of the
-program runs there only where a signal's handler, a finalizer or another thread looks
-into the variables of a function that runs.
+Between the two calls, a window, the variable ``out`` has the result of both. What
+answers the second call stays in place until all windows are closed: switching off,
+which may come from another thread, or from a signal's handler or a finalizer between
+the two, waits for nobody.
 """
 
 from __future__ import annotations
@@ -16,41 +17,33 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
+from pai_torchacc.fusion.foreign import is_torchs_own
 from pai_torchacc.fusion.sites import bytecode, rows
-
-_PAUSE_S = 20e-6
 
 
 def install(c: Any) -> None:
-    """Open sites; entries and module calls come first, by which windows are closed."""
+    """Open sites; entries and module calls come first, which answer second calls."""
     if not _learn_frames(c):
         return
-    are_open = c.entries()
+    own = is_torchs_own(F, "relu") and hasattr(F.relu, "__code__")
     c.lend(
-        plan_site=bytecode.plan,
+        plan_code=bytecode.plans,
         module_class=nn.Module,
         stock_module_getattr=vars(nn.Module)["__getattr__"],
         object_getattribute=object.__getattribute__,
-        site_functions=list(_functions(are_open)),
-        relu_code=F.relu.__code__,
+        f_relu=F.relu if own else None,
+        f_relu_code=F.relu.__code__ if own else None,
+        torch_relu=getattr(torch._C._VariableFunctions, "relu", None),
+        relu_module=_relu(),
     )
-    _State.is_wanted = True
-    _open(c)
-
-
-def _functions(are_open: dict[str, bool]) -> Iterator[tuple[Any, nn.Module]]:
-    """Functions that are entered, and what they are as modules."""
-    if are_open.get("torch.relu") and are_open.get("torch.relu_"):
-        yield F.relu, _relu()
-        yield torch.relu, _relu()
+    c.sites_open(True)
 
 
 @functools.cache
@@ -59,39 +52,33 @@ def _relu() -> nn.Module:
 
 
 def close(c: Any) -> None:
-    """Compute nothing ahead, and wait until no thread has anything left of it."""
-    _State.is_wanted = False
+    """Compute nothing ahead any more."""
     c.sites_open(False)
-    while c.windows_elsewhere():
-        time.sleep(_PAUSE_S)
-    rows.keep(c)
-    c.sites_forget()
-    bytecode.forget()
+
+
+def when_quiet(c: Any, leave: Callable[[], None]) -> None:
+    """Call ``leave`` once no window is open: now, or right after the last call."""
+
+    def finish() -> None:
+        if not c.windows_are_quiet():  # one that an exception cut off is none
+            c.windows_then(finish)
+            return
+        c.windows_then(None)
+        leave()
+        rows.keep(c)
+        c.sites_forget()
+
+    finish()
 
 
 @contextlib.contextmanager
 def paused(c: Any) -> Iterator[None]:
     """Compute nothing ahead meanwhile, where others change how modules are called."""
-    _State.n_pauses += 1
-    was_wanted = _State.is_wanted
-    close(c)
-    _State.is_wanted = was_wanted
+    c.sites_hold(1)
     try:
         yield
     finally:
-        _State.n_pauses -= 1
-        _open(c)
-
-
-class _State:
-    """What is asked of this process; written by who has the interpreter's lock."""
-
-    is_wanted = False
-    n_pauses = 0
-
-
-def _open(c: Any) -> None:
-    c.sites_open(_State.is_wanted and _State.n_pauses == 0)
+        c.sites_hold(-1)
 
 
 @functools.cache

@@ -13,12 +13,14 @@ read.
 from __future__ import annotations
 
 import dis
-import functools
 import inspect
 import sys
 from collections.abc import Iterator
 from types import CodeType
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from pai_torchacc.fusion.sites import reading
+from pai_torchacc.fusion.sites.reading import Code
 
 VERSION = (3, 11)
 """Of CPython, whose instructions these are."""
@@ -29,8 +31,6 @@ OPERATORS = {"+": (0, 4), "-": (1, None), "*": (2, 5), "/": (3, None)}
 """The extension's code of ``product + number``, and of ``number + product``."""
 
 _SUSPENDED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
-_ENDS = frozenset({"RETURN_VALUE", "RAISE_VARARGS", "RERAISE"})
-_JUMPS = frozenset({"JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT"})
 
 
 class Step(NamedTuple):
@@ -38,8 +38,9 @@ class Step(NamedTuple):
 
     ``slot`` is the frame's, of a variable or of the stack; ``name`` that of a global.
     ``path`` are attributes of what is there. ``dies``: nobody has the argument once the
-    result is there. ``in_place``: an argument asks for it. Of an operator with a number
-    ``slot`` is its code, and ``name`` the number.
+    result is there. ``has_setting``: another argument says whether it is done
+    ``in_place``. Of an operator with a number ``slot`` is its code, and ``name`` the
+    number.
     """
 
     begin: int
@@ -49,12 +50,18 @@ class Step(NamedTuple):
     name: str | float | None
     path: tuple[str, ...]
     dies: bool
+    has_setting: bool
     in_place: bool
 
 
 class Plan(NamedTuple):
-    """What follows a call: see :func:`plan`."""
+    """What follows the call or operator at an offset of a function, on a line.
 
+    ``slot`` is the frame's slot where its result goes. What it is made of lies from
+    there on: NULL, what is called, and arguments; or both sides of an operator.
+    """
+
+    offset: int
     slot: int
     is_operator: bool
     line: int
@@ -89,69 +96,30 @@ _NULL, _PRODUCT = _Null(), _Product()
 _Symbol = _Source | _Null | _Constant | _Product
 
 
-class _Code(NamedTuple):
-    instructions: tuple[dis.Instruction, ...]
-    index: dict[int, int]
-    depths: dict[int, int]
-    n_variables: int
-    constants: tuple[Any, ...]
+def plans(code: CodeType) -> list[Plan]:
+    """Tell what follows each call or operator of ``code`` that something follows.
 
-
-@functools.lru_cache(maxsize=16)
-def _read(code: CodeType) -> _Code:
-    instructions = tuple(dis.get_instructions(code))
-    index = {i.offset: k for k, i in enumerate(instructions)}
-    cells = set(code.co_cellvars) - set(code.co_varnames)
-    n_variables = code.co_nlocals + len(cells) + len(code.co_freevars)
-    depths = _depths(instructions, index)
-    return _Code(instructions, index, depths, n_variables, code.co_consts)
-
-
-def forget() -> None:
-    """Let go of functions that were read."""
-    _read.cache_clear()
-
-
-def _depths(
-    instructions: tuple[dis.Instruction, ...], index: dict[int, int]
-) -> dict[int, int]:
-    """How much lies on the stack before each instruction that is reached by itself.
-
-    Of a CALL it is less: PRECALL is said to take the arguments.
-    """
-    depths: dict[int, int] = {}
-    waiting = [(0, 0)]
-    while waiting:
-        at, depth = waiting.pop()
-        while at < len(instructions):
-            i = instructions[at]
-            if i.offset in depths:
-                break
-            depths[i.offset] = depth
-            if i.opcode in dis.hasjrel or i.opcode in dis.hasjabs:
-                after = dis.stack_effect(i.opcode, i.arg, jump=True)
-                waiting.append((index[i.argval], depth + after))
-            if i.opname in _ENDS or i.opname in _JUMPS:
-                break
-            arg = i.arg if i.opcode >= dis.HAVE_ARGUMENT else None
-            depth += dis.stack_effect(i.opcode, arg, jump=False)
-            at += 1
-    return depths
-
-
-def plan(code: CodeType, offset: int) -> Plan | None:
-    """Tell what follows the call or operator at ``offset`` bytes of ``code``, if known.
-
-    ``Plan.slot`` is the frame's slot where its result goes. What it is made of lies
-    from there on: NULL, what is called, and arguments; or both sides of an operator.
+    And those that follow one, which may be told something of what they are called with.
     """
     if sys.version_info[:2] != VERSION or code.co_flags & _SUSPENDED:
-        return None
-    read = _read(code)
-    at = read.index.get(offset, 0)
+        return []
+    read = reading.read(code)
+    made = [p for at in range(len(read.instructions)) if (p := _plan(read, at))]
+    following = {step.end for p in made for step in p.steps}
+    ends = {p.offset: _end(read, p.offset) for p in made}
+    return [p for p in made if p.steps or ends[p.offset] in following]
+
+
+def _end(read: Code, offset: int) -> int:
+    """The offset behind an instruction."""
+    behind = (i.offset for i in read.instructions if i.offset > offset)
+    return next(behind, -1)
+
+
+def _plan(read: Code, at: int) -> Plan | None:
     before, made = read.instructions[at - 1], read.instructions[at]
     if made.opname == "BINARY_OP":
-        depth, taken = read.depths.get(offset), 2
+        depth, taken = read.depths.get(made.offset), 2
     elif (before.opname, made.opname) == ("PRECALL", "CALL"):
         depth, taken = read.depths.get(before.offset), _number(made.arg) + 2
     else:
@@ -161,13 +129,13 @@ def plan(code: CodeType, offset: int) -> Plan | None:
     slot = read.n_variables + depth - taken
     line = made.positions.lineno if made.positions else None
     steps = list(_Run(read, at + 1, slot).steps())[:MOST_STEPS]
-    return Plan(slot, made.opname == "BINARY_OP", line or 0, steps)
+    return Plan(made.offset, slot, made.opname == "BINARY_OP", line or 0, steps)
 
 
 class _Run:
     """Instructions from a call's result on, followed by what they put where."""
 
-    def __init__(self, read: _Code, at: int, slot: int) -> None:
+    def __init__(self, read: Code, at: int, slot: int) -> None:
         """Begin behind the call, whose result lies in the slot."""
         self._read = read
         self._at = at
@@ -241,7 +209,7 @@ class _Run:
         """Read a call of the product, and maybe of ``inplace``."""
         n = _number(i.arg)
         settings = self._stack[len(self._stack) - n + 1 :] if n > 1 else []
-        if len(self._stack) < n or self._stack[len(self._stack) - n] is not _PRODUCT:
+        if not 1 <= n <= len(self._stack) or self._stack[-n] is not _PRODUCT:
             return None
         in_place = _in_place(settings, self._names)
         del self._stack[len(self._stack) - n :]
@@ -251,7 +219,7 @@ class _Run:
         self._stack.append(_PRODUCT)
         self._names = ()
         end = self._read.instructions[self._at].offset
-        return Step(begin, end, *source, self._is_gone(), in_place)
+        return Step(begin, end, *source, self._is_gone(), n > 1, in_place)
 
     def _operator(self, i: dis.Instruction) -> Step | None:
         """Read an operator between the product, which dies, and a number."""
@@ -270,7 +238,7 @@ class _Run:
         end = self._read.instructions[self._at].offset
         if not self._is_gone():
             return None
-        return Step(i.offset, end, NUMBER, code, number, (), True, False)
+        return Step(i.offset, end, NUMBER, code, number, (), True, False, False)
 
     def _callee(self) -> _Source | None:
         """Take what is called from the stack."""

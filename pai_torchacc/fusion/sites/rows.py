@@ -46,48 +46,43 @@ class Row:
         }
 
 
-_gone: dict[tuple[str, str], Row] = {}
-_since: dict[tuple[str, str], Row] = {}
-"""What had been done at the last reset."""
+_Rows = dict[tuple[str, str, int], Row]
+"""By file, function and offset."""
+
+_gone: _Rows = {}
 
 
-def _add_live(c: Any, rows: dict[tuple[str, str], Row]) -> dict[tuple[str, str], Row]:
-    for code, line, kinds, hits, misses, saved_ns in c.sites_list():
-        place, pattern = f"{code.co_filename}:{line}", ", ".join(kinds)
-        row = rows.setdefault((place, pattern), Row(place, code.co_qualname, pattern))
+def _add_live(c: Any, rows: _Rows) -> _Rows:
+    for code, offset, line, kinds, hits, misses, saved_ns in c.sites_list():
+        key = code.co_filename, code.co_qualname, offset
+        place = f"{code.co_filename}:{line}"
+        row = rows.setdefault(key, Row(place, code.co_qualname, ""))
+        row.pattern = ", ".join(kinds)
         row.hits += hits
         row.fallbacks += Counter(dict(zip(_WHY, misses, strict=True)))
         row.saved_ns += saved_ns
     return rows
 
 
-def _copied() -> dict[tuple[str, str], Row]:
-    return {
-        key: dataclasses.replace(row, fallbacks=row.fallbacks.copy())
-        for key, row in _gone.items()
-    }
-
-
 def keep(c: Any) -> None:
-    """Take over what sites have done that are about to be forgotten."""
+    """Take over what sites have done, which are about to be forgotten."""
     _add_live(c, _gone)
+    c.sites_begin_anew()
 
 
 def reset(c: Any) -> None:
     """Begin counting anew."""
-    _since.clear()
-    _since.update(_add_live(c, _copied()))
+    _gone.clear()
+    c.sites_begin_anew()
 
 
 def entries(c: Any) -> list[dict[str, Any]]:
     """All sites that were called since the last reset, those with most hits first."""
-    rows = _add_live(c, _copied())
-    for key, before in _since.items():
-        row = rows[key]
-        row.hits -= before.hits
-        row.fallbacks -= before.fallbacks
-        row.saved_ns -= before.saved_ns
-    used = (row for row in rows.values() if row.hits or row.fallbacks)
+    kept = {
+        key: dataclasses.replace(row, fallbacks=row.fallbacks.copy())
+        for key, row in _gone.items()
+    }
+    used = (r for r in _add_live(c, kept).values() if r.hits or r.fallbacks)
     return [row.entry() for row in sorted(used, key=lambda row: (-row.hits, row.place))]
 
 

@@ -22,7 +22,7 @@ CHUNK = 20
 
 
 def n_hits() -> int:
-    return sum(hits for _, _, _, hits, *_ in _C.sites_list())
+    return sum(hits for _, _, _, _, hits, *_ in _C.sites_list())
 
 
 def wrong(source: str, with_grad: bool, n_threads: int = 1) -> tuple[list[str], int]:

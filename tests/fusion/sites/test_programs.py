@@ -24,7 +24,7 @@ def fused(source: str, is_training: bool, with_grad: bool) -> tuple[list[str], i
     stock = run(source, is_training, with_grad)
     with ptac.enable_operator_fusion():
         ours = run(source, is_training, with_grad)
-        n_hits = sum(hits for _, _, _, hits, *_ in _C.sites_list())
+        n_hits = sum(hits for _, _, _, _, hits, *_ in _C.sites_list())
     return differences(ours, stock), n_hits
 
 

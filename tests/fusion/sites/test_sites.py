@@ -76,7 +76,7 @@ def _no_window_is_left() -> Iterator[None]:
 
 def patterns() -> list[str]:
     """What ran as one since the switch went on."""
-    return sorted("+".join(kinds) for _, _, kinds, hits, *_ in _C.sites_list() if hits)
+    return sorted("+".join(kinds) for _, _, _, kinds, hits, *_ in _C.sites_list() if hits)
 
 
 @pytest.mark.parametrize(
@@ -303,7 +303,7 @@ def test_copies_are_as_good() -> None:
         net = block()
         wanted = net(X)
         torch.testing.assert_close(copy.deepcopy(net)(X), wanted)
-        _, _, _, hits, *_ = next(s for s in _C.sites_list() if s[3])
+        hits = max(hits for _, _, _, _, hits, *_ in _C.sites_list())
     assert hits == 2
 
 

@@ -40,10 +40,11 @@ const ptac_frame *ptac_frame_now(void)
     return is_known ? innermost(PyThreadState_Get()) : NULL;
 }
 
-int ptac_frame_offset(const ptac_frame *frame)
+int ptac_frame_offset(void)
 {
-    (void)frame; /* whose object CPython makes */
-    return last_instruction(PyEval_GetFrame());
+    PyFrameObject *object = PyEval_GetFrame();
+
+    return object ? last_instruction(object) : -1;
 }
 
 bool ptac_frame_is_alive(const PyThreadState *thread, const ptac_frame *frame)

@@ -27,8 +27,8 @@ typedef struct ptac_frame {
 /* The frame of this thread's innermost Python function; NULL: it is not known how. */
 const ptac_frame *ptac_frame_now(void);
 
-/* The offset in its code, in bytes, of the instruction that it is at: the innermost. */
-int ptac_frame_offset(const ptac_frame *frame);
+/* The offset in bytes of the instruction that this frame is at; -1: there is none. */
+int ptac_frame_offset(void);
 
 /* Whether a frame, which may be gone by now, is one of that thread's. */
 bool ptac_frame_is_alive(const PyThreadState *thread, const ptac_frame *frame);

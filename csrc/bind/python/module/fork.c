@@ -6,7 +6,7 @@
  * raise is kept, and raised in the main thread, the only one that they run in, after
  * the fork. A child, which got no signal, forgets it.
  */
-#include "bind/python/module/pybind.h"
+#include "bind/python/callpath/site/window.h"
 
 /* Written by who has all locks. */
 static PyObject *interrupt;
@@ -80,6 +80,8 @@ static PyObject *in_parent(PyObject *locks, PyObject *unused)
 static PyObject *in_child(PyObject *locks, PyObject *unused)
 {
     Py_CLEAR(interrupt);
+    ptac_sites_after_fork();
+    ptac_windows_after_fork();
     release(locks);
     Py_RETURN_NONE;
 }

@@ -17,7 +17,6 @@
 
 #include "bind/abi/dispatch_slot.h"
 #include "bind/python/callpath/lean.h"
-#include "bind/python/callpath/site/site.h"
 #include "bind/python/interpreter/vectorcall.h"
 
 typedef struct ptac_entry {
@@ -61,6 +60,14 @@ PyObject *ptac_entry_stock(const ptac_entry *entry, PyObject *callable,
         ptac_entry_announce(&entry_##id);                                              \
     }
 
+/*
+ * What the program does with the result of a function or an operator of torch's, called
+ * with these arguments, is done in it where a site says so: see expression.c. The
+ * result, which is handed on; NULL stays NULL.
+ */
+PyObject *ptac_entry_follow(PyObject *callable, PyObject *const *args, Py_ssize_t n,
+                            PyObject *result);
+
 /* What an entry tries of its arguments; NULL without an exception: not that. */
 typedef PyObject *(*ptac_entry_fn)(PyObject *const *args, Py_ssize_t n);
 
@@ -86,7 +93,7 @@ static inline PyObject *ptac_entry_enter(const ptac_entry *entry, ptac_entry_fn 
     result = try_to(args, n);
     if (!result && !PyErr_Occurred())
         result = ptac_entry_stock(entry, callable, args, n_args, keywords);
-    return ptac_site_follow(callable, args, n, result);
+    return ptac_entry_follow(callable, args, n, result);
 }
 
 /* Python's calls of the function come to us, and it leads to torch's own kernel. */

@@ -209,9 +209,9 @@ static const struct operator_of {
     {&entry_mul_turned, PTAC_SMALL_MUL_NUMBER},
 };
 
-bool ptac_small_is_torchs(ptac_small_kind kind)
+bool ptac_relu_is_torchs(void)
 {
-    return kind == PTAC_SMALL_RELU && ptac_entry_is_torchs(&entry_relu) &&
+    return ptac_entry_is_torchs(&entry_relu) &&
            ptac_entry_is_torchs(&entry_relu_in_place);
 }
 

@@ -7,8 +7,8 @@
 #include "bind/python/module/pybind.h"
 #include "ops/pointwise/small.h"
 
-/* The function of a kind is entered, and leads to torch's own kernel. */
-bool ptac_small_is_torchs(ptac_small_kind kind);
+/* torch.relu and torch.relu_ are entered, and lead to torch's own kernels. */
+bool ptac_relu_is_torchs(void);
 
 /*
  * x + number and so on, by the planner's code of it (fusion/sites/bytecode.py). False

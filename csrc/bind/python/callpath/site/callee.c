@@ -3,15 +3,21 @@
  */
 #include "bind/python/callpath/site/site.h"
 
+#include "bind/python/callpath/entry/small.h"
+#include "bind/python/callpath/module_guards.h"
 #include "bind/python/interpreter/type_version.h"
-#include "bind/python/module/names.h"
+
+#include <string.h>
 
 enum { REMEMBERED = 256 }; /* a power of two */
 
 PTAC_LENT(module_class)         /* nn.Module */
 PTAC_LENT(stock_module_getattr) /* nn.Module.__getattr__ */
-PTAC_LENT(site_functions)       /* [(function, a module that does the same)] */
-PTAC_LENT(object_getattribute)  /* object.__getattribute__ */
+PTAC_LENT(f_relu)               /* torch.nn.functional.relu, while it is torch's */
+PTAC_LENT(f_relu_code)
+PTAC_LENT(torch_relu)
+PTAC_LENT(relu_module)         /* an nn.ReLU that nobody else has */
+PTAC_LENT(object_getattribute) /* object.__getattribute__ */
 
 /* A class in a version in which modules of it find such a name in themselves alone. */
 typedef struct seen {
@@ -95,12 +101,15 @@ static PyObject *begin_of(const ptac_step *step, const ptac_frame *frame)
     case PTAC_IN_LOCAL:
         return frame->slots[step->slot];
     default:
-        found = item_of(frame->globals, step->name);
+        if (!PyDict_CheckExact(frame->globals))
+            return NULL;
+        found = PyDict_GetItemWithError(frame->globals, step->name);
         return found ? found : item_of(frame->builtins, step->name);
     }
 }
 
-PyObject *ptac_site_callee(const ptac_step *step, const ptac_frame *frame)
+/* Without running Python; NULL, without an exception, where that does not do. */
+static PyObject *callee_of(const ptac_step *step, const ptac_frame *frame)
 {
     PyObject *found = begin_of(step, frame);
 
@@ -110,14 +119,67 @@ PyObject *ptac_site_callee(const ptac_step *step, const ptac_frame *frame)
     return found;
 }
 
-PyObject *ptac_site_module_of(PyObject *function)
+bool ptac_site_is_f_relu(PyObject *code)
 {
-    for (Py_ssize_t i = 0; i < PyList_Size(site_functions); i++) {
-        PyObject *pair = PyList_GetItem(site_functions, i);
+    return code == f_relu_code;
+}
 
-        if (PyTuple_GetItem(pair, 0) == function)
-            return PyTuple_GetItem(pair, 1);
+/* A function of Python's runs the code that it had. */
+static bool has_its_code(PyObject *function)
+{
+    PyObject *code = PyObject_GetAttr(function, ptac_names.__code__);
+
+    PyErr_Clear();
+    Py_XDECREF(code);
+    return code == f_relu_code;
+}
+
+/* What does as nn.ReLU does; F.relu alone takes an argument behind its input. */
+static bool is_relu_function(const ptac_step *step, PyObject *callee)
+{
+    return callee == f_relu ? has_its_code(callee)
+                            : callee == torch_relu && !step->has_setting;
+}
+
+/* Of an activation; other modules may have an attribute of that name, too. */
+static bool writes_in_place(PyObject *module)
+{
+    const ptac_module_kind kind = ptac_module_kind_of(module);
+    PyObject *attributes;
+    bool writes;
+
+    if (kind != PTAC_MODULE_RELU && kind != PTAC_MODULE_RELU6 &&
+        kind != PTAC_MODULE_SILU && kind != PTAC_MODULE_HARDSWISH)
+        return false;
+    attributes = PyObject_GenericGetDict(module, NULL);
+    writes = attributes &&
+             PyDict_GetItemWithError(attributes, ptac_names.inplace) == Py_True;
+    Py_XDECREF(attributes);
+    PyErr_Clear();
+    return writes;
+}
+
+PyObject *ptac_site_module(const ptac_step *step, const ptac_frame *frame,
+                           bool *in_place)
+{
+    PyObject *callee = callee_of(step, frame);
+    const bool is_function = callee && is_relu_function(step, callee);
+
+    if (is_function) {
+        *in_place = step->in_place;
+        callee = relu_module;
+    } else if (!callee || step->has_setting) {
+        return NULL;
+    } else {
+        *in_place = writes_in_place(callee);
     }
-    PyErr_Clear(); /* of None, which is no list */
-    return NULL;
+    /* Kernels that a program has registered are called. */
+    return ptac_module_kind_of(callee) != PTAC_MODULE_RELU || ptac_relu_is_torchs()
+               ? callee
+               : NULL;
+}
+
+void ptac_site_forget_classes(void)
+{
+    memset(remembered, 0, sizeof remembered);
 }

@@ -6,7 +6,12 @@
 #include "bind/python/callpath/call/leaf.h"
 #include "bind/python/callpath/chain/chain.h"
 
+int ptac_sites_in_use;
+__thread int ptac_sites_in_use_here;
+
 static bool is_open;
+static int n_holds;
+static __thread int n_holds_here;
 
 /* What follows a module at a site, as a chain reads it. */
 typedef struct sequence {
@@ -19,11 +24,6 @@ typedef struct sequence {
     bool in_place[PTAC_MOST_STEPS];
     bool is_written; /* by one of them */
 } sequence;
-
-static bool is_true(PyObject *attributes, PyObject *name)
-{
-    return PyDict_GetItemWithError(attributes, name) == Py_True;
-}
 
 /* It hands on what it gets. */
 static bool does_nothing(ptac_module_kind kind, PyObject *attributes)
@@ -38,20 +38,14 @@ static bool does_nothing(ptac_module_kind kind, PyObject *attributes)
  */
 static bool add_step(const ptac_step *step, const ptac_frame *frame, sequence *s)
 {
-    PyObject *callee = ptac_site_callee(step, frame), *attributes;
-    PyObject *module = callee ? ptac_site_module_of(callee) : NULL;
-    const bool is_function = module != NULL;
-    ptac_module_kind kind;
-    bool in_place, may;
+    bool in_place = false, may;
+    PyObject *module = ptac_site_module(step, frame, &in_place), *attributes;
+    const ptac_module_kind kind = module ? ptac_module_kind_of(module) : PTAC_N_MODULES;
 
-    if (!module)
-        module = callee;
-    kind = module ? ptac_module_kind_of(module) : PTAC_N_MODULES;
     attributes = ptac_module_attributes(module, kind);
     s->why_no_more = attributes ? PTAC_SITE_SEEN : PTAC_SITE_UNKNOWN;
     if (!attributes)
         return false;
-    in_place = is_function ? step->in_place : is_true(attributes, ptac_names.inplace);
     /* What is written to has counted that, as a new tensor behind it has not. */
     may = (step->dies && !s->is_written) || in_place || does_nothing(kind, attributes);
     s->entries[s->n_steps] = (int)PyList_Size(s->modules) - 1;
@@ -123,13 +117,14 @@ static PyObject *call_before_norm(const ptac_site *site, const ptac_frame *frame
     PTAC_OWNED PyObject *attributes = ptac_module_attributes(module, kind);
     PyObject *y = attributes ? ptac_leaf_call(kind, attributes, x) : Py_NewRef(Py_None);
 
-    if (y && y != Py_None && ptac_window_has_room(frame))
+    if (y && y != Py_None)
         ptac_window_note_fresh(frame, site, y);
     return y;
 }
 
 static void note_kinds(ptac_site *site, PyObject *modules, Py_ssize_t n)
 {
+    Py_CLEAR(site->function);
     site->n_kinds = (int)n;
     for (Py_ssize_t i = 0; i < n; i++)
         site->kinds[i] = (unsigned char)ptac_module_kind_of(PyList_GetItem(modules, i));
@@ -151,8 +146,7 @@ static PyObject *run_sequence(ptac_site *site, const ptac_frame *frame,
 {
     const double saved_before = ptac_estimated_saved_here();
     Py_ssize_t n = 1;
-    PyObject *y =
-        ptac_window_has_room(frame) ? ptac_chain_run(start, &n) : Py_NewRef(Py_None);
+    PyObject *y = ptac_chain_run(start, &n);
 
     if (y != Py_None) {
         site->n_hits += y && n > 1;
@@ -171,18 +165,18 @@ static PyObject *run_sequence(ptac_site *site, const ptac_frame *frame,
     return call_before_norm(site, frame, PyList_GetItem(s->modules, 0), start->x);
 }
 
-static PyObject *call(PyObject *module, PyObject *x, const ptac_frame *frame)
+static PyObject *run(const ptac_frame *frame, PyObject *module, PyObject *x,
+                     bool is_x_unseen)
 {
-    const bool is_x_unseen = ptac_window_is_fresh(frame, x);
-    ptac_site *site = ptac_site_of(frame);
+    ptac_site *site = ptac_site_of(frame); /* which may have run Python */
     sequence s = {0};
     PyObject *y = NULL;
 
-    if (!site || !(site->n_steps > 0 || is_x_unseen) ||
+    if (PyErr_Occurred())
+        return NULL;
+    if (!is_open || !site || !(site->n_steps > 0 || is_x_unseen) ||
         !is_calls_own(site, frame, module, x))
         Py_RETURN_NONE;
-    ptac_sites_in_use++;
-    ptac_sites_in_use_here++;
     if (read_sequence(site, frame, module, &s) && (s.n_steps > 0 || is_x_unseen)) {
         const ptac_chain_start start = {s.modules, 0, x, is_x_unseen};
 
@@ -191,16 +185,31 @@ static PyObject *call(PyObject *module, PyObject *x, const ptac_frame *frame)
         site->n_misses[s.why_no_more] += s.modules != NULL;
         y = Py_NewRef(Py_None);
     }
-    ptac_sites_in_use_here--;
-    ptac_sites_in_use--;
     Py_XDECREF(s.modules);
-    ptac_windows_left();
     return y;
 }
 
 const ptac_frame *ptac_site_frame(void)
 {
-    return is_open && !ptac_has_function_mode() ? ptac_frame_now() : NULL;
+    return is_open && n_holds == 0 && !ptac_has_function_mode() ? ptac_frame_now()
+                                                                : NULL;
+}
+
+bool ptac_sites_are_open(void)
+{
+    return is_open;
+}
+
+static PyObject *call(const ptac_frame *frame, PyObject *module, PyObject *x)
+{
+    const bool is_x_unseen = ptac_window_is_fresh(frame, x);
+    PyObject *y;
+
+    if (!ptac_site_enter(frame))
+        Py_RETURN_NONE;
+    y = run(frame, module, x, is_x_unseen);
+    ptac_site_leave();
+    return y;
 }
 
 PyObject *ptac_site_call(PyObject *module, PyObject *x)
@@ -208,7 +217,7 @@ PyObject *ptac_site_call(PyObject *module, PyObject *x)
     const ptac_frame *frame =
         ptac_chain_may_begin(module) && ptac_is_tensor(x) ? ptac_site_frame() : NULL;
 
-    return frame ? call(module, x, frame) : Py_NewRef(Py_None);
+    return frame ? call(frame, module, x) : Py_NewRef(Py_None);
 }
 
 /* sites_open(is_open): whether anything is computed ahead. */
@@ -216,4 +225,19 @@ PTAC_O(sites_open, truth)
 {
     is_open = truth == Py_True;
     Py_RETURN_NONE;
+}
+
+/* sites_hold(by): nothing is while there are more of 1 than of -1. */
+PTAC_OF_NUMBER(sites_hold)
+{
+    n_holds += (int)number;
+    n_holds_here += (int)number;
+    Py_RETURN_NONE;
+}
+
+/* In a child there is no other thread that could use a site, or hold them. */
+void ptac_sites_after_fork(void)
+{
+    ptac_sites_in_use = ptac_sites_in_use_here;
+    n_holds = n_holds_here;
 }

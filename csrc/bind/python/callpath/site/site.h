@@ -29,11 +29,12 @@ typedef enum ptac_base {
 typedef struct ptac_step {
     const ptac_instruction *begin, *end; /* of them one is the frame's meanwhile */
     ptac_base base;
-    int slot;       /* in the frame; of an operator its code */
-    PyObject *name; /* of a global; the number */
-    PyObject *path; /* names of attributes, a tuple */
-    bool dies;      /* what it is called with, once its own result is there */
-    bool in_place;  /* of a function: an argument says so */
+    int slot;         /* in the frame; of an operator its code */
+    PyObject *name;   /* of a global; the number */
+    PyObject *path;   /* names of attributes, a tuple */
+    bool dies;        /* what it is called with, once its own result is there */
+    bool has_setting; /* an argument behind it, as F.relu may have */
+    bool in_place;    /* what that says */
 } ptac_step;
 
 /* Why a site's modules were called one by one. */
@@ -45,9 +46,10 @@ typedef enum ptac_site_reason {
 } ptac_site_reason;
 
 typedef struct ptac_site {
-    const ptac_instruction *call; /* NULL: free */
-    PyObject *code;               /* kept, so that instructions stay where they are */
-    int slot; /* where the result goes; from there on lies what it is made of */
+    const ptac_instruction *call;
+    int offset;     /* of it, in bytes */
+    PyObject *code; /* kept, so that instructions stay where they are */
+    int slot;       /* where the result goes; from there on lies what it is made of */
     bool is_operator;
     int line;
     int n_steps; /* 0: nothing follows that we know */
@@ -69,14 +71,14 @@ extern __thread int ptac_sites_in_use_here;
 /* The frame that calls, while sites are open and no function mode looks on; or NULL. */
 const ptac_frame *ptac_site_frame(void);
 
-/* The site of the call that the frame is in, planned if it is new; NULL: none. */
-ptac_site *ptac_site_of(const ptac_frame *frame);
+/* Likewise, asked again after Python may have run. */
+bool ptac_sites_are_open(void);
 
 /*
- * What a step calls, borrowed and not called yet, as the frame has it now; NULL,
- * without an exception, where that cannot be told without running Python.
+ * The site of the call that the frame is in, planned if it is new; NULL: none, or with
+ * an exception set, which something else has raised meanwhile.
  */
-PyObject *ptac_site_callee(const ptac_step *step, const ptac_frame *frame);
+ptac_site *ptac_site_of(const ptac_frame *frame);
 
 /*
  * What a module that is called, and what the site has behind it, make of x as one.
@@ -85,14 +87,19 @@ PyObject *ptac_site_callee(const ptac_step *step, const ptac_frame *frame);
 PyObject *ptac_site_call(PyObject *module, PyObject *x);
 
 /*
- * What the site has behind a function or an operator of torch's, which has given this
- * result of these arguments: numbers that are added to it and such, and ReLU, done in
- * place. The result, which is handed on; NULL stays NULL.
+ * The module that a step calls, or that does what the function does that it calls,
+ * borrowed; NULL: none. *in_place: it writes to what it is called with.
  */
-PyObject *ptac_site_follow(PyObject *callable, PyObject *const *args, Py_ssize_t n,
-                           PyObject *result);
+PyObject *ptac_site_module(const ptac_step *step, const ptac_frame *frame,
+                           bool *in_place);
 
-/* A module that does what that function of torch's does, borrowed; NULL: none. */
-PyObject *ptac_site_module_of(PyObject *function);
+/* Whether this is the code of torch.nn.functional.relu. */
+bool ptac_site_is_f_relu(PyObject *code);
+
+/* What has been seen of classes. */
+void ptac_site_forget_classes(void);
+
+/* See fork.c. */
+void ptac_sites_after_fork(void);
 
 #endif

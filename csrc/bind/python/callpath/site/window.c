@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-enum { MOST = 16 };
+enum { MOST = 64 };
 
 typedef struct window {
     const PyThreadState *thread;
@@ -22,11 +22,8 @@ int ptac_n_windows;
 
 static window windows[MOST]; /* the first ptac_n_windows */
 
-/* What a thread wants to be called once it has no window open, or NULL. */
+/* What is called once no window is open and no site in use, or NULL. */
 static PyObject *afterwards;
-static const PyThreadState *call_thread;
-
-PTAC_LENT(relu_code) /* of torch.nn.functional.relu */
 
 /* Its place is taken by the last one. What is dropped may run Python. */
 static void close_window(int i)
@@ -80,13 +77,51 @@ static void drop_of(const ptac_frame *frame)
             close_window(i);
 }
 
-bool ptac_window_has_room(const ptac_frame *frame)
+/* Each site in use opens one window at most. */
+bool ptac_site_enter(const ptac_frame *frame)
 {
     if (ptac_n_windows > 0)
         drop_of(frame);
-    if (ptac_n_windows == MOST)
+    if (ptac_n_windows + ptac_sites_in_use >= MOST)
         drop_dead();
-    return ptac_n_windows < MOST;
+    if (ptac_n_windows + ptac_sites_in_use >= MOST)
+        return false;
+    ptac_sites_in_use++;
+    ptac_sites_in_use_here++;
+    return true;
+}
+
+static bool is_quiet(void)
+{
+    drop_dead();
+    for (int i = 0; i < ptac_n_windows; i++)
+        if (!windows[i].is_fresh)
+            return false;
+    return ptac_sites_in_use == 0;
+}
+
+static void call_afterwards(void)
+{
+    PyObject *type, *value, *trace, *call = afterwards, *done;
+
+    if (ptac_sites_in_use > 0 || !is_quiet())
+        return;
+    afterwards = NULL;
+    PyErr_Fetch(&type, &value, &trace);
+    done = PyObject_CallNoArgs(call);
+    if (!done)
+        PyErr_WriteUnraisable(call);
+    Py_XDECREF(done);
+    Py_DECREF(call);
+    PyErr_Restore(type, value, trace);
+}
+
+void ptac_site_leave(void)
+{
+    ptac_sites_in_use_here--;
+    ptac_sites_in_use--;
+    if (afterwards)
+        call_afterwards();
 }
 
 static window *open_window(const ptac_frame *frame, const ptac_site *site, int n,
@@ -132,7 +167,8 @@ bool ptac_window_is_fresh(const ptac_frame *frame, PyObject *x)
 /* A write that was done ahead, as torch would count it. */
 static void count_write(const window *w)
 {
-    if (w->may_count && ptac_is_plain_and_versioned(w->y))
+    if (w->may_count && (ptac_is_plain_and_versioned(w->y) ||
+                         ptac_is_plain_and_versioned_on_cuda(w->y)))
         ptac_bump_version(w->y);
 }
 
@@ -145,7 +181,8 @@ static PyObject *take(const ptac_frame *frame, PyObject *x)
         count_write(w);
     if (w && ++w->at == w->n) {
         close_window((int)(w - windows));
-        ptac_windows_left();
+        if (afterwards)
+            call_afterwards();
     }
     return y;
 }
@@ -161,58 +198,37 @@ PyObject *ptac_window_take_function(PyObject *x)
     const ptac_frame *frame = ptac_frame_now();
     PyObject *y = take(frame, x);
 
-    return y || frame->code != relu_code ? y : take(frame->previous, x);
+    return y || !frame || !ptac_site_is_f_relu(frame->code) ? y
+                                                            : take(frame->previous, x);
 }
 
-/*
- * windows_elsewhere() -> whether another thread is between a result that was computed
- * ahead and the last call that it stands for.
- */
-PTAC_NOARGS(windows_elsewhere)
+/* In a child there is no other thread that could be between two calls. */
+void ptac_windows_after_fork(void)
 {
-    bool is = false;
+    const PyThreadState *thread = PyThreadState_Get();
 
-    drop_dead();
-    for (int i = 0; i < ptac_n_windows; i++)
-        is |= !windows[i].is_fresh && windows[i].thread != PyThreadState_Get();
-    return PyBool_FromLong(is || ptac_sites_in_use > ptac_sites_in_use_here);
+    for (int i = ptac_n_windows - 1; i >= 0; i--)
+        if (i < ptac_n_windows && windows[i].thread != thread)
+            close_window(i);
 }
 
-static bool is_between(void)
-{
-    for (int i = 0; i < ptac_n_windows; i++)
-        if (!windows[i].is_fresh && windows[i].thread == PyThreadState_Get())
-            return true;
-    return false;
-}
+/* windows_open() -> how many there are, dead ones included */
+PTAC_GIVES(windows_open, PyLong_FromLong(ptac_n_windows))
 
-void ptac_windows_left(void)
-{
-    PyObject *call = afterwards, *done;
+/* windows_are_quiet() -> whether no window is open and nothing computed ahead */
+PTAC_GIVES(windows_are_quiet, PyBool_FromLong(is_quiet()))
 
-    if (!call || call_thread != PyThreadState_Get())
-        return;
-    drop_dead();
-    if (is_between())
-        return;
-    afterwards = NULL;
-    done = PyObject_CallNoArgs(call);
-    if (!done)
-        PyErr_WriteUnraisable(call);
-    Py_XDECREF(done);
-    Py_DECREF(call);
-}
+/* windows_look(): make the call that waits for quiet, if it is. */
+PTAC_DOES(windows_look, {
+    if (afterwards)
+        call_afterwards();
+})
 
-/*
- * windows_then(call) -> whether this thread is between two calls of a window, as in a
- * signal's handler or a finalizer. Then the call is made right after the last of these.
- */
+/* windows_then(call or None): make the call, in any thread, once that is so. */
 PTAC_O(windows_then, call)
 {
-    drop_dead();
-    if (!is_between())
-        Py_RETURN_FALSE;
     ptac_keep(&afterwards, call);
-    call_thread = PyThreadState_Get();
-    Py_RETURN_TRUE;
+    if (afterwards == Py_None)
+        Py_CLEAR(afterwards);
+    Py_RETURN_NONE;
 }

@@ -14,13 +14,18 @@
 /* Windows that are open, dead ones included. */
 extern int ptac_n_windows;
 
-/* Room for one more of this thread, in this frame; false: compute nothing ahead. */
-bool ptac_window_has_room(const ptac_frame *frame);
+/*
+ * This thread uses a site in this frame: what the frame had open was cut off, and there
+ * is room for one more window. False, and nothing is to be computed ahead, where there
+ * is not. ptac_site_leave() follows, which may run Python.
+ */
+bool ptac_site_enter(const ptac_frame *frame);
+void ptac_site_leave(void);
 
 /*
  * Open one: the n next steps of a site stand for nothing but y. Steps that are in place
- * write to it, which is counted unless a node has saved it. Comes after
- * ptac_window_has_room().
+ * write to it, which is counted unless a node has saved it. Between
+ * ptac_site_enter() and ptac_site_leave(), as the next one.
  */
 void ptac_window_open(const ptac_frame *frame, const ptac_site *site, int n,
                       const bool *in_place, PyObject *y, bool has_saved);
@@ -41,7 +46,7 @@ PyObject *ptac_window_take(PyObject *x);
 /* Likewise of a call of a function of torch's, by one of torch's own or by the site. */
 PyObject *ptac_window_take_function(PyObject *x);
 
-/* This thread may have no window open any more: do what waits for that. */
-void ptac_windows_left(void);
+/* See fork.c. */
+void ptac_windows_after_fork(void);
 
 #endif

@@ -26,47 +26,50 @@ static const ptac_op OP = PTAC_OP_SMALL_POINTWISE;
 /* Steps, and what they are done in. */
 typedef struct program {
     ptac_small steps[PTAC_MOST_STEPS];
+    bool in_place[PTAC_MOST_STEPS];
     int n;
     const ptac_kernel *row;
     ptac_view view;
 } program;
 
-static bool is_relu(PyObject *callee)
+static bool is_relu(PyObject *module)
 {
-    PyObject *module = callee ? ptac_site_module_of(callee) : NULL;
-    PyObject *attributes;
+    PyObject *attributes = ptac_module_kind_of(module) == PTAC_MODULE_RELU
+                               ? ptac_module_attributes(module, PTAC_MODULE_RELU)
+                               : NULL;
 
-    if (!module)
-        module = callee;
-    if (!module || ptac_module_kind_of(module) != PTAC_MODULE_RELU)
-        return false;
-    attributes = ptac_module_attributes(module, PTAC_MODULE_RELU);
     Py_XDECREF(attributes);
     return attributes;
 }
 
+/* Whether it writes to what it is called with is *in_place. */
 static bool read_step(const ptac_step *step, const ptac_frame *frame, PyObject *tensor,
-                      ptac_small *small)
+                      ptac_small *small, bool *in_place)
 {
+    PyObject *module;
+
+    *in_place = false;
     if (step->base == PTAC_NUMBER)
         return ptac_small_of_operator(step->slot, Py_TYPE(tensor), step->name, small);
+    module = ptac_site_module(step, frame, in_place);
     small->kind = PTAC_SMALL_RELU;
-    return (step->dies || step->in_place) && ptac_small_is_torchs(small->kind) &&
-           is_relu(ptac_site_callee(step, frame));
-}
-
-/* What is written to has counted that, as a new tensor behind it has not. */
-static bool may_follow(const ptac_site *site, int i)
-{
-    return i == 0 || site->steps[i].in_place || !site->steps[i - 1].in_place;
+    return module && is_relu(module) && (step->dies || *in_place);
 }
 
 static void read_steps(const ptac_site *site, const ptac_frame *frame, PyObject *tensor,
                        program *p)
 {
-    while (p->n < site->n_steps && may_follow(site, p->n) &&
-           read_step(&site->steps[p->n], frame, tensor, &p->steps[p->n]))
-        p->n++;
+    bool is_written = false, in_place;
+
+    for (; p->n < site->n_steps; p->n++) {
+        if (!read_step(&site->steps[p->n], frame, tensor, &p->steps[p->n], &in_place))
+            return;
+        /* What is written to has counted that, as a new tensor behind it has not. */
+        if (is_written && !in_place)
+            return;
+        p->in_place[p->n] = in_place;
+        is_written |= in_place;
+    }
 }
 
 /* The frame's instruction has called this with these, and nobody in between. */
@@ -165,8 +168,8 @@ static bool can_be_written(PyObject *result, ptac_view *view)
 /* For the report: what ran as one. */
 static void note(ptac_site *site, PyObject *callable, int n_steps)
 {
-    if (!site->function)
-        site->function = PyObject_GetAttrString(callable, "__name__");
+    Py_XDECREF(site->function);
+    site->function = PyObject_GetAttrString(callable, "__name__");
     PyErr_Clear();
     site->n_hits++;
     site->n_kinds = site->function ? n_steps + 1 : 0;
@@ -176,38 +179,36 @@ static void follow(ptac_site *site, const ptac_frame *frame, PyObject *callable,
                    PyObject *result)
 {
     program p = {.n = 0};
-    bool in_place[PTAC_MOST_STEPS] = {false};
 
     PTAC_IN_FLIGHT;
     if (ptac_chooser_gate(OP) != PTAC_TAKE || !can_be_written(result, &p.view))
         return;
     read_steps(site, frame, result, &p);
-    p.row = p.n > 0 && ptac_window_has_room(frame) ? row_for(&p) : NULL;
+    p.row = p.n > 0 ? row_for(&p) : NULL;
     if (!p.row)
         return;
     do_all(&p);
-    for (int i = 0; i < p.n; i++)
-        in_place[i] = site->steps[i].in_place;
     note(site, callable, p.n);
-    ptac_window_open(frame, site, p.n, in_place, result, false);
+    ptac_window_open(frame, site, p.n, p.in_place, result, false);
 }
 
-PyObject *ptac_site_follow(PyObject *callable, PyObject *const *args, Py_ssize_t n,
-                           PyObject *result)
+PyObject *ptac_entry_follow(PyObject *callable, PyObject *const *args, Py_ssize_t n,
+                            PyObject *result)
 {
     const ptac_frame *frame =
         result && n > 0 && result != args[0] && ptac_entry_takes(result)
             ? ptac_site_frame()
             : NULL; /* new, and without a gradient */
-    ptac_site *site = frame ? ptac_site_of(frame) : NULL;
+    ptac_site *site;
 
-    if (!site || site->n_steps == 0 || !is_calls_own(site, frame, callable, args, n))
+    if (!frame || !ptac_site_enter(frame))
         return result;
-    ptac_sites_in_use++;
-    ptac_sites_in_use_here++;
-    follow(site, frame, callable, result);
-    ptac_sites_in_use_here--;
-    ptac_sites_in_use--;
-    ptac_windows_left();
+    site = ptac_site_of(frame); /* which may have run Python */
+    if (site && site->n_steps > 0 && ptac_sites_are_open() &&
+        is_calls_own(site, frame, callable, args, n))
+        follow(site, frame, callable, result);
+    if (PyErr_Occurred())
+        Py_CLEAR(result);
+    ptac_site_leave();
     return result;
 }
