@@ -76,7 +76,9 @@ def _no_window_is_left() -> Iterator[None]:
 
 def patterns() -> list[str]:
     """What ran as one since the switch went on."""
-    return sorted("+".join(kinds) for _, _, _, kinds, hits, *_ in _C.sites_list() if hits)
+    return sorted(
+        "+".join(kinds) for _, _, _, kinds, hits, *_ in _C.sites_list() if hits
+    )
 
 
 @pytest.mark.parametrize(
