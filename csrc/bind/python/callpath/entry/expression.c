@@ -4,8 +4,8 @@
  *
  * The result is a new tensor that nobody has seen. Numbers that are added to it, taken
  * from it, multiplied by it or that divide it, and ReLU, are done in it, block by block
- * while a block is in the cache, by rows of small_pointwise, whose bits are stock's. The
- * calls that would have done so give what they are called with, see window.h.
+ * while a block is in the cache, by rows of small_pointwise, whose bits are stock's.
+ * The calls that would have done so give what they are called with, see window.h.
  */
 #include "bind/python/callpath/entry/entry.h"
 #include "bind/python/callpath/entry/small.h"
