@@ -1,5 +1,5 @@
 /*
- * small.h - what an operator of Python's does to a tensor, as a call of small_pointwise.
+ * small.h - what an operator of Python's does to a tensor, as small_pointwise.
  */
 #ifndef PTAC_BIND_PYTHON_CALLPATH_ENTRY_SMALL_H
 #define PTAC_BIND_PYTHON_CALLPATH_ENTRY_SMALL_H
