@@ -142,7 +142,7 @@ static bool add_site(PyObject *plan, PyObject *code, const ptac_instruction *fir
     return true;
 }
 
-/* A function whose planning the recursion's depth or memory forbids has no sites now. */
+/* Depth of recursion or memory forbids the planning: there are no sites for now. */
 static bool is_for_want_of_room(void)
 {
     if (!PyErr_ExceptionMatches(PyExc_RecursionError) &&
@@ -198,7 +198,7 @@ PTAC_DOES(sites_begin_anew, {
             begin_anew(sites[i]);
 })
 
-/* sites_forget() -> whether all sites are forgotten, which they are when none is used */
+/* sites_forget() -> whether all are forgotten, as they are when none is used */
 PTAC_NOARGS(sites_forget)
 {
     if (ptac_sites_in_use > 0)
