@@ -7,6 +7,7 @@
 
 #include <pthread.h>
 #include <stdlib.h>
+#include <string.h>
 
 typedef struct block {
     struct block *next;
@@ -14,6 +15,7 @@ typedef struct block {
     int64_t depth;    /* calls of this thread in flight */
     uint64_t entered; /* calls that this thread ever entered */
     ptac_op_counts ops[PTAC_N_OPS];
+    const struct ptac_kernel *rows[PTAC_N_OPS]; /* not in static TLS: it is little */
 } block;
 
 /*
@@ -105,6 +107,7 @@ static __attribute__((noinline)) block *adopt(void)
     pthread_mutex_unlock(&lock);
     if (!b)
         return &shared;
+    memset(b->rows, 0, sizeof b->rows); /* another thread's */
     pthread_setspecific(thread_end, b);
     mine = b;
     return b;
@@ -113,6 +116,16 @@ static __attribute__((noinline)) block *adopt(void)
 static inline block *own(void)
 {
     return mine ? mine : adopt();
+}
+
+void ptac_note_row(ptac_op op, const struct ptac_kernel *row)
+{
+    own()->rows[op] = row;
+}
+
+const struct ptac_kernel *ptac_noted_row(ptac_op op)
+{
+    return own()->rows[op];
 }
 
 void ptac_count_estimate(ptac_op op, double stock_ns, double saved_ns)

@@ -34,6 +34,11 @@ void ptac_count_estimate(ptac_op op, double stock_ns, double saved_ns);
 /* What the tables say that this thread's calls have saved so far, ns. */
 double ptac_estimated_saved_here(void);
 
+/* The row that this thread has noted last for an operator, or NULL. */
+struct ptac_kernel;
+void ptac_note_row(ptac_op op, const struct ptac_kernel *row);
+const struct ptac_kernel *ptac_noted_row(ptac_op op);
+
 /* The sum over all threads since the process started. */
 void ptac_counters_read(ptac_op op, ptac_op_counts *sum);
 

@@ -58,8 +58,6 @@ __attribute__((constructor)) static void prepare(void)
     pthread_atfork(before_fork, after_fork, after_fork);
 }
 
-static __thread const ptac_kernel *last_rows[PTAC_N_OPS];
-
 static int64_t shadow_every;
 static int64_t shadow_seen[PTAC_N_OPS];
 static bool failure_injected[PTAC_N_OPS];
@@ -211,7 +209,7 @@ static ptac_status run_or_fail(const ptac_kernel *row, const ptac_call *call)
 
 const ptac_kernel *ptac_last_row(ptac_op op)
 {
-    return last_rows[op];
+    return ptac_noted_row(op);
 }
 
 bool ptac_run(const ptac_kernel *row, const ptac_call *call)
@@ -223,7 +221,7 @@ bool ptac_run(const ptac_kernel *row, const ptac_call *call)
     };
     ptac_status status;
 
-    last_rows[row->op] = row;
+    ptac_note_row(row->op, row);
     status = run_or_fail(row, call);
     if (status == PTAC_OK) {
         ptac_count_accelerated(row->op);
