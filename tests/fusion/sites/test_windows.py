@@ -123,8 +123,8 @@ def test_a_handler_that_switches_off_and_raises() -> None:
     try:
         for k in range(40):
             ptac.enable_operator_fusion()
-            signal.setitimer(signal.ITIMER_REAL, 1e-5 * (k + 1))
             with pytest.raises(Stop):
+                signal.setitimer(signal.ITIMER_REAL, 1e-5 * (k + 1))
                 while True:
                     net(X, lambda: None)
             assert not ptac.status()["operator_fusion"]["active"]
