@@ -63,10 +63,11 @@ def when_quiet(c: Any, leave: Callable[[], None]) -> None:
         if not c.windows_are_quiet():  # one that an exception cut off is none
             c.windows_then(finish)
             return
-        c.windows_then(None)
+        c.windows_then(finish)  # again, should a signal's handler raise here
         leave()
         rows.keep(c)
         c.sites_forget()
+        c.windows_then(None)
 
     finish()
 

@@ -104,16 +104,14 @@ def plans(code: CodeType) -> list[Plan]:
     if sys.version_info[:2] != VERSION or code.co_flags & _SUSPENDED:
         return []
     read = reading.read(code)
-    made = [p for at in range(len(read.instructions)) if (p := _plan(read, at))]
-    following = {step.end for p in made for step in p.steps}
-    ends = {p.offset: _end(read, p.offset) for p in made}
-    return [p for p in made if p.steps or ends[p.offset] in following]
-
-
-def _end(read: Code, offset: int) -> int:
-    """The offset behind an instruction."""
-    behind = (i.offset for i in read.instructions if i.offset > offset)
-    return next(behind, -1)
+    n = len(read.instructions)
+    made = {at: p for at in range(1, n) if (p := _plan(read, at))}
+    following = {step.end for p in made.values() for step in p.steps}
+    return [
+        p
+        for at, p in made.items()
+        if p.steps or read.instructions[at + 1].offset in following
+    ]
 
 
 def _plan(read: Code, at: int) -> Plan | None:

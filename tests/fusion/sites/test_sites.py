@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+import switching
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -56,6 +57,32 @@ class Kept(Block):
         return y, z
 
 
+class Pooled(Block):
+    def __init__(self) -> None:
+        super().__init__()
+        self.relu = nn.ReLU()
+        self.pool = nn.MaxPool2d(2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.conv(x)
+        x = self.bn(x)
+        x = self.relu(x)
+        return self.pool(x)
+
+
+class Alone(Block):
+    """A norm behind a convolution that is stock's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(64, 64, 1, bias=False)
+        self.bn = nn.BatchNorm2d(64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.conv(x)
+        return self.bn(x)
+
+
 def block(kind: type[nn.Module] = Block, is_training: bool = False) -> nn.Module:
     torch.manual_seed(0)
     made = kind()
@@ -66,6 +93,14 @@ def block(kind: type[nn.Module] = Block, is_training: bool = False) -> nn.Module
 
 
 X = torch.randn(2, 16, 12, 12, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(autouse=True)
@@ -82,12 +117,14 @@ def patterns() -> list[str]:
     )
 
 
+@pytest.mark.usefixtures("_one_thread")
 @pytest.mark.parametrize(
     ("kind", "is_training", "expected"),
     [
         (Block, False, ["Conv2d+BatchNorm2d+ReLU"]),
         (Nested, False, ["Conv2d+BatchNorm2d+ReLU"]),
         (Functional, False, ["BatchNorm2d+ReLU"]),
+        (Pooled, False, ["Conv2d+BatchNorm2d+ReLU+MaxPool2d"]),
         (Block, True, ["BatchNorm2d+ReLU"]),
         (Nested, True, ["BatchNorm2d+ReLU"]),
         (Functional, True, ["BatchNorm2d+ReLU"]),
@@ -106,6 +143,33 @@ def test_what_runs_as_one(
                 got = net(X)
             assert patterns() == expected
     torch.testing.assert_close(got, wanted)
+
+
+@pytest.mark.usefixtures("_one_thread")
+def test_a_norm_works_in_place_where_nobody_has_what_it_gets() -> None:
+    """Then it is batch_norm_act's; a norm alone is otherwise torch's operator."""
+
+    def in_place(net: nn.Module) -> int:
+        before = _C.counters("batch_norm_act")[0]
+        torch.testing.assert_close(net(x), wanted)
+        return int(_C.counters("batch_norm_act")[0] - before)
+
+    x = torch.randn(1, 64, 56, 56)
+    net, heard = block(Alone), block(Alone)
+    heard.conv.register_forward_hook(lambda m, args, y: None)  # which may keep it
+    with torch.no_grad():
+        wanted = net(x)
+        with switching.accelerated("batch_norm_act"):
+            assert (in_place(net), in_place(heard)) == (1, 0)
+
+
+def test_int8_layers_run_as_one() -> None:
+    net = block()
+    with torch.no_grad(), ptac.enable():
+        ptac.quantize_model(net)
+        wanted = net.relu(net.bn(net.conv(X))) + 1
+        torch.testing.assert_close(net(X), wanted)
+        assert "Int8Conv2d+BatchNorm2d+ReLU" in patterns()
 
 
 def test_gradients_of_what_runs_as_one() -> None:
@@ -236,8 +300,6 @@ def test_threads_share_a_module() -> None:
 
 class Interrupted(Block):
     """Something of the program runs when ``out`` loses what it had."""
-
-    act: Callable[[Tensor], Tensor] = nn.ReLU()
 
     def forward(self, x: Tensor, call: Callable[[], None]) -> Tensor:
         out = torch.zeros(1)

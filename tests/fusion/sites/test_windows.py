@@ -114,26 +114,33 @@ def test_a_handler_that_switches_off_and_raises() -> None:
         pass
 
     def off(*_: object) -> None:
+        heard.append(True)
         ptac.disable()
         raise Stop
 
-    before = signal.signal(signal.SIGALRM, off)
     net = between()
     wanted = net(X, lambda: None)
+    heard: list[bool] = []
+    n_raised = 0
+    before = signal.signal(signal.SIGALRM, off)
     try:
         for k in range(40):
             ptac.enable_operator_fusion()
-            with pytest.raises(Stop):
+            heard.clear()
+            # Python drops what a handler raises in a finalizer, as with stock torch.
+            try:
                 signal.setitimer(signal.ITIMER_REAL, 1e-5 * (k + 1))
-                while True:
+                while not heard:
                     net(X, lambda: None)
+            except Stop:
+                n_raised += 1
             assert not ptac.status()["operator_fusion"]["active"]
             ptac.enable_operator_fusion()
             torch.testing.assert_close(net(X, lambda: None), wanted)
             assert ptac.status()["operator_fusion"]["active"]
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+    assert n_raised > 0
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
@@ -282,9 +289,10 @@ def test_errors_of_a_handler_in_the_planner_are_raised() -> None:
     try:
         with torch.no_grad(), ptac.enable_operator_fusion():
             signal.setitimer(signal.ITIMER_REAL, 0.02)
-            with pytest.raises(TimeoutError):
+            with pytest.raises(TimeoutError) as caught:
                 for _ in range(2000):
                     names["f"](torch.ones(2, 2))
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+    assert "plans" in [entry.name for entry in caught.traceback]

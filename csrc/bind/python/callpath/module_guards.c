@@ -174,6 +174,23 @@ PyObject *ptac_module_attributes(PyObject *module, ptac_module_kind kind)
     return attributes;
 }
 
+PyObject *ptac_module_item(PyObject *attributes, PyObject *name)
+{
+    PyObject *const homes[] = {ptac_names._parameters, ptac_names._buffers,
+                               ptac_names._modules};
+
+    for (size_t i = 0; i < sizeof homes / sizeof *homes; i++) {
+        PyObject *home = PyDict_GetItemWithError(attributes, homes[i]);
+        PyObject *found = home && PyDict_CheckExact(home)
+                              ? PyDict_GetItemWithError(home, name)
+                              : NULL;
+
+        if (found || (home && !PyDict_CheckExact(home)))
+            return found;
+    }
+    return NULL;
+}
+
 /* What a module of these attributes finds under this name in that dictionary. */
 static PyObject *own_tensor(PyObject *attributes, PyObject *home, PyObject *name)
 {

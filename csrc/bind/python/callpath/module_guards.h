@@ -79,6 +79,12 @@ bool ptac_module_has_own_forward(PyObject *attributes);
 bool ptac_modules_are_unheard(void);
 
 /*
+ * What nn.Module.__getattr__ finds under a name in a module of these attributes, where
+ * it keeps its things in plain dictionaries: borrowed, or NULL.
+ */
+PyObject *ptac_module_item(PyObject *attributes, PyObject *name);
+
+/*
  * A parameter or a buffer, or None, owned, by an interned name; NULL, without an
  * exception, where the name means anything else.
  */

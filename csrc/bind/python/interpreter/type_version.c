@@ -25,6 +25,16 @@ uint32_t ptac_type_version(PyTypeObject *type)
     return version;
 }
 
+bool ptac_class_has(PyTypeObject *type, PyObject *name, PyObject *expected)
+{
+    PyObject *found = PyObject_GetAttr((PyObject *)type, name);
+
+    if (!found)
+        PyErr_Clear();
+    Py_XDECREF(found);
+    return found == expected;
+}
+
 /* The words of two classes, base and derived, in a state of both. */
 typedef struct picture {
     uint32_t words[2][MOST_WORDS];

@@ -16,4 +16,7 @@
  */
 uint32_t ptac_type_version(PyTypeObject *type);
 
+/* Whether an attribute of a class is this; NULL: it has none of the name. */
+bool ptac_class_has(PyTypeObject *type, PyObject *name, PyObject *expected);
+
 #endif

@@ -47,17 +47,6 @@ PTAC_LENT(stock_call_impl)     /* nn.Module._call_impl */
 PTAC_LENT(stock_compiled_impl) /* nn.Module._compiled_call_impl: None */
 PTAC_LENT(stock_getattribute)  /* object.__getattribute__ */
 
-/* NULL: the class has no such attribute. */
-static bool has(PyTypeObject *type, PyObject *name, PyObject *expected)
-{
-    PyObject *found = PyObject_GetAttr((PyObject *)type, name);
-
-    if (!found)
-        PyErr_Clear();
-    Py_XDECREF(found);
-    return found == expected;
-}
-
 /* What torch's function looks at lies in the module's dictionary alone. */
 static bool finds_hooks_in_modules(PyTypeObject *type)
 {
@@ -66,9 +55,9 @@ static bool finds_hooks_in_modules(PyTypeObject *type)
                                ptac_names._backward_pre_hooks};
 
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (!has(type, names[i], NULL))
+        if (!ptac_class_has(type, names[i], NULL))
             return false;
-    return has(type, ptac_names.__getattribute__, stock_getattribute);
+    return ptac_class_has(type, ptac_names.__getattribute__, stock_getattribute);
 }
 
 /*
@@ -82,8 +71,8 @@ static bool calls_as_module(PyTypeObject *type)
 
     if (version != 0 && place->type == type && place->version == version)
         return true;
-    if (!has(type, ptac_names._call_impl, stock_call_impl) ||
-        !has(type, ptac_names._compiled_call_impl, stock_compiled_impl) ||
+    if (!ptac_class_has(type, ptac_names._call_impl, stock_call_impl) ||
+        !ptac_class_has(type, ptac_names._compiled_call_impl, stock_compiled_impl) ||
         !finds_hooks_in_modules(type))
         return false;
     *place = (seen){type, ptac_type_version(type)};
@@ -139,8 +128,11 @@ static PyObject *enter(PyObject *self, PyObject *const *args, size_t n_args,
     PyObject *attributes, *result;
 
     /* Before anything else is asked: x may be what this call is to make of it. */
-    if (ptac_n_windows > 0 && is_of_one && (result = ptac_window_take(args[1])) != NULL)
-        return result;
+    if (ptac_n_windows > 0 && is_of_one) {
+        result = ptac_window_take(args[1]);
+        if (result || PyErr_Occurred())
+            return result;
+    }
     if (ptac_vectorcall_count(n_args) < 1 || !is_left_to_itself(args[0]))
         return ptac_vectorcall(stock, args, n_args, keywords);
     if (is_of_one) {

@@ -14,24 +14,6 @@ static PyObject *function; /* torch's, owned; NULL: never opened */
 static ptac_vectorcall_fn stock;
 static ptac_vectorcall_fn *place; /* in the function's object */
 
-/* Borrowed; NULL where the module's dictionary does not have it in the usual way. */
-static PyObject *find(PyObject *attributes, PyObject *name)
-{
-    PyObject *const homes[] = {ptac_names._parameters, ptac_names._buffers,
-                               ptac_names._modules};
-
-    for (size_t i = 0; i < sizeof homes / sizeof *homes; i++) {
-        PyObject *home = PyDict_GetItemWithError(attributes, homes[i]);
-        PyObject *found = home && PyDict_CheckExact(home)
-                              ? PyDict_GetItemWithError(home, name)
-                              : NULL;
-
-        if (found || (home && !PyDict_CheckExact(home)))
-            return found;
-    }
-    return NULL;
-}
-
 static PyObject *enter(PyObject *callable, PyObject *const *args, size_t n_args,
                        PyObject *keywords)
 {
@@ -41,7 +23,7 @@ static PyObject *enter(PyObject *callable, PyObject *const *args, size_t n_args,
         !PyUnicode_CheckExact(args[1]))
         return stock(callable, args, n_args, keywords);
     attributes = PyObject_GenericGetDict(args[0], NULL);
-    found = attributes ? find(attributes, args[1]) : NULL;
+    found = attributes ? ptac_module_item(attributes, args[1]) : NULL;
     Py_XINCREF(found);
     Py_XDECREF(attributes);
     if (found)

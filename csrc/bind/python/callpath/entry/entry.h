@@ -39,13 +39,13 @@ PyObject *ptac_entry_stock(const ptac_entry *entry, PyObject *callable,
  * call without keywords; of a method the first argument is its tensor. NULL without an
  * exception: torch's function has to be called.
  */
-#define PTAC_ENTRY(id, text, try_to) PTAC_LAST_ENTRY(id, text, ptac_no_window, try_to)
+#define PTAC_ENTRY(id, text, try_to) PTAC_WINDOW_ENTRY(id, text, ptac_no_window, try_to)
 
 /*
  * Likewise of a function that a window may expect: take(args, n) gives, before anything
  * else is asked, what was computed ahead; see site/window.h.
  */
-#define PTAC_LAST_ENTRY(id, text, take, try_to)                                        \
+#define PTAC_WINDOW_ENTRY(id, text, take, try_to)                                      \
     static PyObject *enter_##id(PyObject *callable, PyObject *const *args,             \
                                 size_t n_args, PyObject *keywords);                    \
     static ptac_entry entry_##id = {.name = text, .ours = enter_##id};                 \
@@ -86,7 +86,7 @@ static inline PyObject *ptac_entry_enter(const ptac_entry *entry, ptac_entry_fn 
     const Py_ssize_t n = ptac_vectorcall_count(n_args);
     PyObject *result = keywords ? NULL : take(args, n);
 
-    if (result)
+    if (result || PyErr_Occurred())
         return result;
     if (keywords || !at_kernel_is(&entry->kernel))
         return ptac_entry_stock(entry, callable, args, n_args, keywords);

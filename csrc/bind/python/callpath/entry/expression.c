@@ -16,6 +16,8 @@
 #include "core/counters.h"
 #include "core/host.h"
 
+#include <math.h>
+
 enum {
     BLOCK = 2048,        /* elements */
     LEAST_UNLOCKED = 16, /* blocks: what is less is done before a lock is given up */
@@ -85,15 +87,11 @@ static bool is_calls_own(const ptac_site *site, const ptac_frame *frame,
                    : from[1] == callable && args == from + 2;
 }
 
-/* A call of one input, of which the rest is not zeroed: it is large. */
+/* In place. */
 static void begin(ptac_call *call, const ptac_small *step, const ptac_view *x)
 {
-    call->op = OP;
-    call->on = PTAC_ON_CPU;
-    call->device = 0;
+    ptac_small_begin(call, step);
     call->n_threads = 1;
-    call->params = step;
-    call->n_inputs = 1;
     call->n_outputs = 1;
     call->inputs[0] = *x;
     call->outputs[0] = *x;
@@ -172,6 +170,7 @@ static void note(ptac_site *site, PyObject *callable, int n_steps)
     site->function = PyObject_GetAttrString(callable, "__name__");
     PyErr_Clear();
     site->n_hits++;
+    site->saved_ns = NAN; /* no table tells of steps in one pass */
     site->n_kinds = site->function ? n_steps + 1 : 0;
 }
 
@@ -207,8 +206,8 @@ PyObject *ptac_entry_follow(PyObject *callable, PyObject *const *args, Py_ssize_
     if (site && site->n_steps > 0 && ptac_sites_are_open() &&
         is_calls_own(site, frame, callable, args, n))
         follow(site, frame, callable, result);
+    ptac_site_leave();
     if (PyErr_Occurred())
         Py_CLEAR(result);
-    ptac_site_leave();
     return result;
 }

@@ -72,23 +72,12 @@ static PyObject *run(ptac_call *call, ptac_reason why)
     return result ? result : refused(why);
 }
 
-/* A call of one input, of which the rest is not zeroed: it is large. */
-static void begin(ptac_call *call, ptac_small *params)
-{
-    call->op = OP;
-    call->on = PTAC_ON_CPU;
-    call->device = 0;
-    call->params = params;
-    call->n_inputs = 1;
-    call->n_outputs = 0;
-}
-
 static PyObject *run_relu(PyObject *x)
 {
     ptac_small p = {.kind = PTAC_SMALL_RELU};
     ptac_call call;
 
-    begin(&call, &p);
+    ptac_small_begin(&call, &p);
     return run(&call, read_small(x, &call.inputs[0]));
 }
 
@@ -118,7 +107,7 @@ static PyObject *run_tensors(ptac_small_kind kind, PyObject *x, PyObject *y)
     ptac_call call;
     ptac_reason why;
 
-    begin(&call, &p);
+    ptac_small_begin(&call, &p);
     why = read_small(x, &call.inputs[0]);
     return run(&call, why ? why : read_second(y, &call));
 }
@@ -129,7 +118,7 @@ static PyObject *run_number(ptac_small_kind kind, PyObject *x, float number)
     ptac_call call;
     ptac_reason why;
 
-    begin(&call, &p);
+    ptac_small_begin(&call, &p);
     why = read_small(x, &call.inputs[0]);
     if (!why && !is_as_new(&call.inputs[0]))
         why = PTAC_LAYOUT; /* which stock's result has, too */
@@ -174,8 +163,8 @@ static PyObject *take_operator(PyObject *const *args, Py_ssize_t n)
     return ptac_n_windows > 0 && n == 2 ? ptac_window_take(args[0]) : NULL;
 }
 
-PTAC_LAST_ENTRY(relu, "torch.relu", take, try_relu)
-PTAC_LAST_ENTRY(relu_in_place, "torch.relu_", take, try_nothing)
+PTAC_WINDOW_ENTRY(relu, "torch.relu", take, try_relu)
+PTAC_WINDOW_ENTRY(relu_in_place, "torch.relu_", take, try_nothing)
 PTAC_ENTRY(relu_method, "Tensor.relu", try_relu)
 
 /* torch.add(x, y), x.add(y) and x + y. */
@@ -186,15 +175,16 @@ PTAC_ENTRY(relu_method, "Tensor.relu", try_relu)
     }                                                                                  \
     PTAC_ENTRY(name, "torch." #name, try_##name)                                       \
     PTAC_ENTRY(name##_method, "Tensor." #name, try_##name)                             \
-    PTAC_LAST_ENTRY(name##_operator, "Tensor.__" #sign "__", take_operator, try_##name)
+    PTAC_WINDOW_ENTRY(name##_operator, "Tensor.__" #sign "__", take_operator,          \
+                      try_##name)
 
 OF_BOTH(add, PTAC_SMALL_ADD, add)
 OF_BOTH(sub, PTAC_SMALL_SUB, sub)
 OF_BOTH(mul, PTAC_SMALL_MUL, mul)
 OF_BOTH(div, PTAC_SMALL_DIV, truediv)
 /* y + x, where y is a number, is x.__radd__(y): the same sum. */
-PTAC_LAST_ENTRY(add_turned, "Tensor.__radd__", take_operator, try_add)
-PTAC_LAST_ENTRY(mul_turned, "Tensor.__rmul__", take_operator, try_mul)
+PTAC_WINDOW_ENTRY(add_turned, "Tensor.__radd__", take_operator, try_add)
+PTAC_WINDOW_ENTRY(mul_turned, "Tensor.__rmul__", take_operator, try_mul)
 
 /* Operators of tensors, in the order of the planner's codes. */
 static const struct operator_of {
@@ -216,17 +206,18 @@ bool ptac_relu_is_torchs(void)
 }
 
 /* What a class finds under the operator's name is what is entered. */
-static bool class_has(PyTypeObject *type, const ptac_entry *entry, uint32_t *seen)
+static bool is_found_in(PyTypeObject *type, const ptac_entry *entry, uint32_t *seen)
 {
     const uint32_t version = ptac_type_version(type);
-    PTAC_OWNED PyObject *found = NULL;
+    PTAC_OWNED PyObject *name = NULL;
 
     if (version != 0 && version == *seen)
         return true;
-    found = PyObject_GetAttrString((PyObject *)type, strrchr(entry->name, '.') + 1);
-    PyErr_Clear();
-    if (found != entry->callable)
+    name = PyUnicode_FromString(strrchr(entry->name, '.') + 1);
+    if (!name || !ptac_class_has(type, name, entry->callable)) {
+        PyErr_Clear();
         return false;
+    }
     *seen = ptac_type_version(type);
     return true;
 }
@@ -235,10 +226,12 @@ bool ptac_small_of_operator(int code, PyTypeObject *type, PyObject *number,
                             ptac_small *small)
 {
     static uint32_t seen[sizeof operators / sizeof *operators];
-    const struct operator_of *o = &operators[code];
+    const struct operator_of *o;
 
-    if (code < 0 || (size_t)code >= sizeof operators / sizeof *operators ||
-        !ptac_entry_is_torchs(o->entry) || !class_has(type, o->entry, &seen[code]))
+    if (code < 0 || (size_t)code >= sizeof operators / sizeof *operators)
+        return false;
+    o = &operators[code];
+    if (!ptac_entry_is_torchs(o->entry) || !is_found_in(type, o->entry, &seen[code]))
         return false;
     small->kind = o->kind;
     return read_number(number, &small->number);

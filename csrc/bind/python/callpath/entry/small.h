@@ -7,6 +7,17 @@
 #include "bind/python/module/pybind.h"
 #include "ops/pointwise/small.h"
 
+/* Fill in a call of one input, of which the rest is not zeroed: it is large. */
+static inline void ptac_small_begin(ptac_call *call, const ptac_small *params)
+{
+    call->op = PTAC_OP_SMALL_POINTWISE;
+    call->on = PTAC_ON_CPU;
+    call->device = 0;
+    call->params = params;
+    call->n_inputs = 1;
+    call->n_outputs = 0;
+}
+
 /* torch.relu and torch.relu_ are entered, and lead to torch's own kernels. */
 bool ptac_relu_is_torchs(void);
 

@@ -1,5 +1,6 @@
 /*
- * callee.c - finding what a site is about to call, without running Python.
+ * callee.c - finding what a site is about to call, without calling anything of the
+ * program's, but for a descriptor of Python's in a module's class, once.
  */
 #include "bind/python/callpath/site/site.h"
 
@@ -28,16 +29,6 @@ typedef struct seen {
 
 static seen remembered[REMEMBERED];
 
-static bool class_has(PyTypeObject *type, PyObject *name, PyObject *expected)
-{
-    PyObject *found = PyObject_GetAttr((PyObject *)type, name);
-
-    if (!found)
-        PyErr_Clear();
-    Py_XDECREF(found);
-    return found == expected;
-}
-
 static bool finds_in_itself(PyTypeObject *type, PyObject *name)
 {
     const uint32_t version = ptac_type_version(type);
@@ -48,9 +39,9 @@ static bool finds_in_itself(PyTypeObject *type, PyObject *name)
         place->version == version)
         return true;
     if (!PyType_IsSubtype(type, (PyTypeObject *)module_class) ||
-        !class_has(type, ptac_names.__getattribute__, object_getattribute) ||
-        !class_has(type, ptac_names.__getattr__, stock_module_getattr) ||
-        !class_has(type, name, NULL))
+        !ptac_class_has(type, ptac_names.__getattribute__, object_getattribute) ||
+        !ptac_class_has(type, ptac_names.__getattr__, stock_module_getattr) ||
+        !ptac_class_has(type, name, NULL))
         return false;
     *place = (seen){type, name, ptac_type_version(type)};
     return true;
@@ -60,18 +51,6 @@ static bool finds_in_itself(PyTypeObject *type, PyObject *name)
 static PyObject *item_of(PyObject *dict, PyObject *name)
 {
     return dict && PyDict_CheckExact(dict) ? PyDict_GetItemWithError(dict, name) : NULL;
-}
-
-/* As nn.Module.__getattr__ looks for it. */
-static PyObject *child_of(PyObject *attributes, PyObject *name)
-{
-    PyObject *const homes[] = {ptac_names._parameters, ptac_names._buffers,
-                               ptac_names._modules};
-    PyObject *found = PyDict_GetItemWithError(attributes, name);
-
-    for (size_t i = 0; !found && i < sizeof homes / sizeof *homes; i++)
-        found = item_of(item_of(attributes, homes[i]), name);
-    return found;
 }
 
 static PyObject *attribute_of(PyObject *owner, PyObject *name)
@@ -84,7 +63,9 @@ static PyObject *attribute_of(PyObject *owner, PyObject *name)
         return NULL;
     attributes = PyObject_GenericGetDict(owner, NULL);
     if (attributes)
-        found = child_of(attributes, name);
+        found = PyDict_GetItemWithError(attributes, name);
+    if (attributes && !found)
+        found = ptac_module_item(attributes, name);
     Py_XDECREF(attributes); /* the module has it */
     return found;
 }
@@ -137,8 +118,9 @@ static bool has_its_code(PyObject *function)
 /* What does as nn.ReLU does; F.relu alone takes an argument behind its input. */
 static bool is_relu_function(const ptac_step *step, PyObject *callee)
 {
-    return callee == f_relu ? has_its_code(callee)
-                            : callee == torch_relu && !step->has_setting;
+    return callee == f_relu
+               ? has_its_code(callee)
+               : callee == torch_relu && callee != Py_None && !step->has_setting;
 }
 
 /* Of an activation; other modules may have an attribute of that name, too. */

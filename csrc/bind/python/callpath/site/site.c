@@ -209,6 +209,8 @@ static PyObject *call(const ptac_frame *frame, PyObject *module, PyObject *x)
         Py_RETURN_NONE;
     y = run(frame, module, x, is_x_unseen);
     ptac_site_leave();
+    if (PyErr_Occurred())
+        Py_CLEAR(y);
     return y;
 }
 

@@ -100,6 +100,10 @@ static bool is_quiet(void)
     return ptac_sites_in_use == 0;
 }
 
+/*
+ * May set an exception, which a signal's handler raises in the call: where another is
+ * set already, that one stays.
+ */
 static void call_afterwards(void)
 {
     PyObject *type, *value, *trace, *call = afterwards, *done;
@@ -109,11 +113,13 @@ static void call_afterwards(void)
     afterwards = NULL;
     PyErr_Fetch(&type, &value, &trace);
     done = PyObject_CallNoArgs(call);
-    if (!done)
-        PyErr_WriteUnraisable(call);
+    if (type) {
+        if (!done)
+            PyErr_WriteUnraisable(call);
+        PyErr_Restore(type, value, trace);
+    }
     Py_XDECREF(done);
     Py_DECREF(call);
-    PyErr_Restore(type, value, trace);
 }
 
 void ptac_site_leave(void)
@@ -183,6 +189,8 @@ static PyObject *take(const ptac_frame *frame, PyObject *x)
         close_window((int)(w - windows));
         if (afterwards)
             call_afterwards();
+        if (PyErr_Occurred())
+            Py_CLEAR(y);
     }
     return y;
 }
@@ -198,8 +206,9 @@ PyObject *ptac_window_take_function(PyObject *x)
     const ptac_frame *frame = ptac_frame_now();
     PyObject *y = take(frame, x);
 
-    return y || !frame || !ptac_site_is_f_relu(frame->code) ? y
-                                                            : take(frame->previous, x);
+    if (y || PyErr_Occurred() || !frame || !ptac_site_is_f_relu(frame->code))
+        return y;
+    return take(frame->previous, x);
 }
 
 /* In a child there is no other thread that could be between two calls. */
@@ -219,10 +228,12 @@ PTAC_GIVES(windows_open, PyLong_FromLong(ptac_n_windows))
 PTAC_GIVES(windows_are_quiet, PyBool_FromLong(is_quiet()))
 
 /* windows_look(): make the call that waits for quiet, if it is. */
-PTAC_DOES(windows_look, {
+PTAC_NOARGS(windows_look)
+{
     if (afterwards)
         call_afterwards();
-})
+    return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
+}
 
 /* windows_then(call or None): make the call, in any thread, once that is so. */
 PTAC_O(windows_then, call)

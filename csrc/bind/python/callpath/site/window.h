@@ -17,7 +17,7 @@ extern int ptac_n_windows;
 /*
  * This thread uses a site in this frame: what the frame had open was cut off, and there
  * is room for one more window. False, and nothing is to be computed ahead, where there
- * is not. ptac_site_leave() follows, which may run Python.
+ * is not. ptac_site_leave() follows, which may run Python, and set an exception.
  */
 bool ptac_site_enter(const ptac_frame *frame);
 void ptac_site_leave(void);
@@ -40,7 +40,10 @@ void ptac_window_note_fresh(const ptac_frame *frame, const ptac_site *site,
 /* Whether the call that the frame is in has such an x; the window is closed then. */
 bool ptac_window_is_fresh(const ptac_frame *frame, PyObject *x);
 
-/* The result of a call with x that a window expects, else NULL. */
+/*
+ * The result of a call with x that a window expects; NULL: none expects it, or with an
+ * exception set.
+ */
 PyObject *ptac_window_take(PyObject *x);
 
 /* Likewise of a call of a function of torch's, by one of torch's own or by the site. */
