@@ -114,6 +114,8 @@
     X(GATED_ACT_BACKWARD, "gated_act_backward", FUSION)                                \
     X(ADD_ACT, "add_act", FUSION)                                                      \
     X(ADD_ACT_BACKWARD, "add_act_backward", FUSION)                                    \
+    X(BIAS_ACT, "bias_act", FUSION)                                                    \
+    X(BIAS_ACT_BACKWARD, "bias_act_backward", FUSION)                                  \
     X(SMALL_POINTWISE, "small_pointwise", FUSION)                                      \
     X(LSTM, "lstm", FUSION)                                                            \
     X(LSTM_BACKWARD, "lstm_backward", FUSION)                                          \

@@ -104,14 +104,15 @@ def test_what_is_left_to_torch(on: Any, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", OPERATORS)
-def test_elsewhere_they_are_torchs(on: Any, name: str) -> None:
+def test_small_or_compiled_they_are_torchs(on: Any, name: str) -> None:
     ours, stock = OPERATORS[name]
     x = torch.randn(4, 6)
     counted = hits(name)
     assert torch.equal(ours(x, x, "silu"), stock(x, x, F.silu))
     compiled = torch.compile(ours, backend="eager", fullgraph=True)
     assert torch.equal(compiled(x, x, "silu"), stock(x, x, F.silu))
-    assert (counted.accelerated, counted.forwarded) == (0, {})
+    assert counted.accelerated == 0
+    assert counted.forwarded in ({"not measured faster": 1}, {"shape": 1})
 
 
 @pytest.mark.parametrize("name", OPERATORS)

@@ -189,6 +189,13 @@ CALLS: dict[str, Callable[[], list[Tensor]]] = {
     "baddbmm": lambda: [torch.baddbmm(*[PLAIN[:5, :5].expand(2, 5, 5)] * 3)],
     "bernoulli": lambda: [seeded(lambda: torch.empty(90).bernoulli_(0.4))],
     "dropout": lambda: seeded(lambda: gradient_of(lambda x: F.dropout(x, 0.3), 8, 5)),
+    "dropout_add": lambda: seeded(
+        lambda: gradient_of(lambda x: ptac.ops.dropout_add(x, PLAIN, 0.3), 8, 5)
+    ),
+    "gated_act": lambda: gradient_of(lambda x: ptac.ops.swiglu(x, PLAIN), 8, 5),
+    "add_act": lambda: gradient_of(lambda x: ptac.ops.add_act(x, PLAIN), 8, 5),
+    "bias_act": lambda: gradient_of(lambda x: ptac.ops.bias_gelu(x, PLAIN[0]), 8, 5),
+    "add_norm": lambda: gradient_of(lambda x: ptac.ops.add_norm(x, PLAIN, 5)[0], 8, 5),
     "lstm": lambda: recurrent(nn.LSTM),
     "gru": lambda: recurrent(nn.GRU),
     "rnn_tanh": lambda: recurrent(nn.RNN),

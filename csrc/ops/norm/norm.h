@@ -18,7 +18,7 @@ typedef struct ptac_norm {
     double eps;
     int n_processors; /* multiprocessors of the device; a row of the CPU ignores it */
     bool is_rms;
-    bool is_trained; /* a gradient follows, by the same row: rms_norm of the CPU */
+    bool is_trained; /* a gradient follows: of rms_norm and add_norm on the CPU */
 } ptac_norm;
 
 /*

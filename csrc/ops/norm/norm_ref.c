@@ -10,7 +10,7 @@
 
 enum {
     SHORT_ROW = 1024, /* elements of a row that a warp takes; "long" has more */
-    TRAINED = 2,      /* added to the kind of RMSNorm with its gradient */
+    TRAINED = 2,      /* added to the kind of RMSNorm and add_norm with a gradient */
 };
 
 static ptac_reason classify(const ptac_call *call, ptac_shape *shape)
@@ -31,8 +31,8 @@ PTAC_SHAPES(LAYER_NORM, classify, "short", "long")
 PTAC_SHAPES(LAYER_NORM_BACKWARD, classify, "short", "long")
 PTAC_SHAPES(RMS_NORM, classify, "short", "long", "train_short", "train_long")
 PTAC_SHAPES(RMS_NORM_BACKWARD, classify, "short", "long")
-PTAC_SHAPES(ADD_NORM, classify, "short", "long")
-PTAC_SHAPES(ADD_NORM_BACKWARD, classify, "short", "long")
+PTAC_SHAPES(ADD_NORM, classify, "short", "long", "train_short", "train_long")
+PTAC_SHAPES_OF(ADD_NORM_BACKWARD, classify, 0, true, "short", "long")
 
 static ptac_reason accepts(const ptac_call *call)
 {
@@ -165,9 +165,5 @@ SCALAR(LAYER_NORM, forward)
 SCALAR(LAYER_NORM_BACKWARD, backward)
 SCALAR(RMS_NORM, forward)
 SCALAR(RMS_NORM_BACKWARD, backward)
-
-/* These only a device serves. */
-#define DEFINITION(op, computes)                                                       \
-    PTAC_ROW(op, "scalar", PTAC_CLOSE, 0, accepts, computes, .is_definition = true)
-DEFINITION(ADD_NORM, forward)
-DEFINITION(ADD_NORM_BACKWARD, backward)
+SCALAR(ADD_NORM, forward)
+SCALAR(ADD_NORM_BACKWARD, backward)

@@ -1,7 +1,7 @@
 /*
  * dropout.h - dropout, alone or before a sum, and its gradient, with the bits of
  * torch's own: on CUDA of native_dropout, on the CPU of a product with what
- * bernoulli_() drew, divided. Level exact, dropout_add's close.
+ * bernoulli_() drew, divided. Level exact, but for dropout_add on CUDA, which is close.
  *
  * On the CPU elements are drawn as in bernoulli.h. Which random number an element gets
  * on CUDA follows ATen's cuda/Dropout.cu: a grid of blocks

@@ -18,7 +18,7 @@ static ptac_reason classify(const ptac_call *call, ptac_shape *shape)
 }
 
 PTAC_SHAPES(DROPOUT, classify, "alone", "gradient")
-PTAC_SHAPES(DROPOUT_ADD, ptac_classify_elements, "any")
+PTAC_SHAPES(DROPOUT_ADD, classify, "alone", "gradient")
 
 /* What forward has kept is no use to stock: its row has decided. */
 PTAC_SHAPES_OF(DROPOUT_BACKWARD, ptac_classify_elements, 0, true, "any")
@@ -104,7 +104,6 @@ static ptac_status dropout_backward(const ptac_call *call)
 
 /* It takes the calls of both kinds of generators. */
 PTAC_ROW(DROPOUT, "scalar", PTAC_EXACT, 0, ptac_dropout_accepts_gradient, dropout)
-PTAC_ROW(DROPOUT_ADD, "scalar", PTAC_CLOSE, 0, ptac_dropout_accepts_gradient, dropout,
-         .is_definition = true)
+PTAC_ROW(DROPOUT_ADD, "scalar", PTAC_EXACT, 0, ptac_dropout_accepts_gradient, dropout)
 PTAC_ROW(DROPOUT_BACKWARD, "scalar", PTAC_EXACT, 0, ptac_dropout_accepts_gradient,
          dropout_backward)

@@ -102,8 +102,8 @@ INLINE mask keep(const uint32_t *words, ptac_bound bound)
 
 /* What becomes of an element. */
 typedef struct sink {
-    bool drops; /* dropout; else bernoulli_() */
-    const float *x;
+    bool drops;                /* dropout; else bernoulli_() */
+    const float *x, *residual; /* which may be NULL */
     float *y;
     unsigned char *kept; /* or NULL */
     float value;
@@ -115,7 +115,11 @@ INLINE void put(const sink *to, int64_t i, mask k, int n)
     const vec value = v_pick(k, v_set(to->value), v_zero());
 
     if (to->drops) {
-        v_store_first(to->y + i, v_mul(v_load_first(to->x + i, n), value), n);
+        vec y = v_mul(v_load_first(to->x + i, n), value);
+
+        if (to->residual)
+            y = v_add(y, v_load_first(to->residual + i, n));
+        v_store_first(to->y + i, y, n);
         if (to->kept)
             k_put(to->kept + i, k, n);
     } else {
@@ -180,6 +184,7 @@ TARGET static ptac_status dropout(const ptac_call *call)
     const sink to = {
         .drops = true,
         .x = call->inputs[PTAC_DROPOUT_X].data,
+        .residual = call->inputs[PTAC_DROPOUT_RESIDUAL].data,
         .y = call->outputs[PTAC_DROPOUT_Y].data,
         .kept = call->outputs[PTAC_DROPOUT_MASK].data,
         .value = 1 / (float)params->keep,
@@ -216,5 +221,6 @@ static ptac_status dropout_backward(const ptac_call *call)
 
 PTAC_ROW(BERNOULLI, ISA, PTAC_EXACT, NEEDS, ptac_bernoulli_accepts, bernoulli)
 PTAC_ROW(DROPOUT, ISA, PTAC_EXACT, NEEDS, ptac_dropout_accepts, dropout)
+PTAC_ROW(DROPOUT_ADD, ISA, PTAC_EXACT, NEEDS, ptac_dropout_accepts, dropout)
 PTAC_ROW(DROPOUT_BACKWARD, ISA, PTAC_EXACT, NEEDS, ptac_dropout_accepts_gradient,
          dropout_backward)

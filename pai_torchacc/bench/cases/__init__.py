@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pai_torchacc.bench.cases import (
     activation,
     attention,
+    by_name,
     conv,
     copies,
     encoder,
@@ -41,7 +42,7 @@ def cases() -> Iterator[Case]:
     families = (
         *(conv, depthwise, pool, norm, layer_norm, activation, upsample, copies),
         *(indexing, randomness, loss, elementwise, softmax, linear, many, attention),
-        *(encoder, recurrent, int8, optim, foreach, entries),
+        *(encoder, recurrent, int8, optim, foreach, entries, by_name),
     )
     for family in families:
         yield from family.cases()

@@ -1,7 +1,7 @@
-"""Operators that programs call by name, served on CUDA; and what they share.
+"""Operators that programs call by name; and what they share.
 
-Each saves a launch and a pass over the tensors there. Everywhere else, under
-``torch.compile`` and in transforms they are torch's own operators, one behind the
+Each saves a pass over the tensors, and on CUDA a launch. Under ``torch.compile``, in
+transforms and where no row takes a call they are torch's own operators, one behind the
 other.
 
 A node of theirs gets what has been computed in a tuple: a tensor that is an argument
@@ -21,6 +21,10 @@ from pai_torchacc import _host
 from pai_torchacc.fusion.node import lean_apply
 from pai_torchacc.fusion.shadow import run
 
+ALONE, TRAINED, KERNEL = range(3)
+"""Where a call comes from, ptac_lean_from of csrc: a program, without a gradient or
+with one; or torch's dispatcher, below autograd."""
+
 
 def wants_gradient(*given: Any) -> bool:
     """Whether a call of these tensors, and what else there is, will have a node."""
@@ -29,15 +33,22 @@ def wants_gradient(*given: Any) -> bool:
     )
 
 
+def origin(*given: Any) -> int:
+    """``TRAINED`` or ``ALONE``."""
+    return TRAINED if wants_gradient(*given) else ALONE
+
+
 def can_be_ours(op: str, *given: Any) -> bool:
-    """Whether a call may be served: outside of compilers, of tensors on CUDA.
+    """Whether a call may be served: outside of compilers, of tensors on CPU or CUDA.
 
     A node of ours saves other tensors than torch's do. So there is none where hooks
     look at what is saved, such as those of ``torch.utils.checkpoint``, and none of
     tensors made in inference mode, which cannot be saved.
     """
     x = given[0]
-    if torch.compiler.is_compiling() or type(x) is not Tensor or not x.is_cuda:
+    if torch.compiler.is_compiling() or type(x) is not Tensor:
+        return False
+    if not (x.is_cpu or x.is_cuda):
         return False
     try:
         _host.learnt()
@@ -67,6 +78,11 @@ def behind_node(
         return made
     found: tuple[Any, ...] = lean_apply(node)(*given, made, *rest)
     return found
+
+
+def in_tuple(found: Tensor | None) -> tuple[Tensor] | None:
+    """What a function of the extension gives, as others do."""
+    return None if found is None else (found,)
 
 
 def gradients(

@@ -70,7 +70,7 @@ def add_norm(
         made = checked(
             "add_norm",
             _host.load().add_norm,
-            (*given, *options),
+            (*given, *options, by_name.origin(*given)),
             lambda: _stock_parts(given, shape, float(added), is_rms),
         )
         if made is not None:

@@ -49,14 +49,19 @@ def dropout_add(
     if drops and by_name.can_be_ours("dropout_add", *given):
         made = _dropped(*given, p)
         if made is not None:
-            y: Tensor = by_name.behind_node(DropoutAdd, given, made, 1 / (1 - p))[0]
+            y: Tensor = by_name.behind_node(DropoutAdd, given, made, 1 - p)[0]
             return y
     return F.dropout(input, p, training) + residual
 
 
-def _dropped(x: Tensor, residual: Tensor, p: float) -> tuple[Tensor, Tensor] | None:
+def _dropped(
+    x: Tensor, residual: Tensor, p: float
+) -> tuple[Tensor, Tensor | None] | None:
     """The result and its mask, or None where torch has to do it."""
     c = _host.load()
+    if x.is_cpu:
+        made = c.dropout_add_on_cpu(x, residual, p, by_name.origin(x, residual))
+        return (made, None) if isinstance(made, Tensor) else made
     if torch.cuda.is_current_stream_capturing():  # the generator cannot be asked
         c.refuse("dropout_add", "mode or transform active")
         return None
@@ -75,12 +80,12 @@ class DropoutAdd(torch.autograd.Function):
         x: Tensor,
         residual: Tensor,
         made: tuple[Tensor, Tensor],
-        scale: float,
+        keep: float,
     ) -> tuple[Tensor]:
         """Return the result; made is that with its mask."""
         y, mask = made
         ctx.set_materialize_grads(False)
-        ctx.scale = scale
+        ctx.keep = keep
         ctx.save_for_backward(mask)
         return (y,)
 
@@ -89,12 +94,28 @@ class DropoutAdd(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor | None) -> Any:
         """Return the gradients of x and of the residual."""
         (mask,) = ctx.saved_tensors
-        scale, of_x = ctx.scale, None
+        of_x = None
         if grad is not None and ctx.needs_input_grad[0]:
-            (of_x,) = by_name.gradients(
-                "dropout_backward",
-                _host.load().dropout_backward,
-                (grad.contiguous(), mask, scale),
-                lambda: (torch.ops.aten.native_dropout_backward(grad, mask, scale),),
-            )
+            of_x = gradient(grad, mask, ctx.keep)
         return of_x, grad, None, None
+
+
+def gradient(grad: Tensor, mask: Tensor, keep: float) -> Tensor:
+    """The gradient of what was dropped by this mask; ``keep`` is 1 - p."""
+    c = _host.load()
+    if grad.is_cpu:
+        (found,) = by_name.gradients(
+            "dropout_backward",
+            lambda *args: by_name.in_tuple(c.dropout_gradient(*args)),
+            (grad.contiguous(), mask, keep),
+            lambda: (grad * mask.to(grad.dtype).div_(keep),),
+        )
+    else:
+        (found,) = by_name.gradients(
+            "dropout_backward",
+            c.dropout_backward,
+            (grad.contiguous(), mask, 1 / keep),
+            lambda: (torch.ops.aten.native_dropout_backward(grad, mask, 1 / keep),),
+        )
+    of_x: Tensor = found
+    return of_x

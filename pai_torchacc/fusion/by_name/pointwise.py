@@ -73,20 +73,94 @@ def add_act(input: Tensor, residual: Tensor, activation: str = "relu") -> Tensor
     return _compute("add_act", AddAct, input, residual, activation)
 
 
+def swiglu(gate: Tensor, value: Tensor) -> Tensor:
+    """Compute ``silu(gate) * value``: :func:`gated_act` with SiLU.
+
+    Parameters
+    ----------
+    gate, value : Tensor
+        [...]; of a layer's one product both are ``.chunk(2, -1)``, which is copied.
+
+    Returns
+    -------
+    Tensor
+        Of gate's sizes.
+    """
+    return gated_act(gate, value, "silu")
+
+
+def bias_act(input: Tensor, bias: Tensor, activation: str = "gelu") -> Tensor:
+    """Compute ``activation(input + bias)``, of a bias that all rows have.
+
+    Parameters
+    ----------
+    input : Tensor
+        [..., n]
+    bias : Tensor
+        [n]
+    activation : str
+        As of :func:`gated_act`.
+
+    Returns
+    -------
+    Tensor
+        [..., n]
+
+    Raises
+    ------
+    ValueError
+        There is no such activation, or bias is no vector of the last dimension's size.
+    """
+    if bias.dim() != 1 or input.dim() == 0 or bias.shape[0] != input.shape[-1]:
+        raise ValueError(
+            f"bias of sizes {tuple(bias.shape)} to input of {tuple(input.shape)}"
+        )
+    return _compute("bias_act", BiasAct, input, bias, activation)
+
+
+def bias_gelu(input: Tensor, bias: Tensor, approximate: str = "none") -> Tensor:
+    """Compute ``gelu(input + bias)``: :func:`bias_act` with GELU.
+
+    Parameters
+    ----------
+    input : Tensor
+        [..., n]
+    bias : Tensor
+        [n]
+    approximate : str
+        ``none`` or ``tanh``, as of ``torch.nn.functional.gelu``.
+
+    Returns
+    -------
+    Tensor
+        [..., n]
+
+    Raises
+    ------
+    ValueError
+        There is no such approximation, or bias is no vector of the last dimension's
+        size.
+    """
+    if approximate not in ("none", "tanh"):
+        raise ValueError(f"approximate={approximate!r}; there are: none, tanh")
+    return bias_act(input, bias, "gelu_tanh" if approximate == "tanh" else "gelu")
+
+
 def _compute(op: str, node: Any, a: Tensor, b: Tensor, activation: str) -> Tensor:
     code = code_of(activation, _TAKEN)
     if by_name.can_be_ours(op, a, b):
-        args = op, (a, b), code
+        args = op, (a, b), code, by_name.origin(a, b)
         made = checked(
-            op, _host.load().pointwise, args, lambda: (_stock(op, a, b, code),)
+            op, _host.load().pointwise, args, lambda: (stock(op, a, b, code),)
         )
         if made is not None:
             y: Tensor = by_name.behind_node(node, (a, b), made, op, code)[0]
             return y
-    return _stock(op, a, b, code)
+    return stock(op, a, b, code)
 
 
-def _stock(op: str, a: Tensor, b: Tensor, code: int) -> Tensor:
+def stock(op: str, a: Tensor, b: Tensor, code: int) -> Tensor:
+    """The same by torch's operators."""
     return activated(a, code) * b if op == "gated_act" else activated(a + b, code)
 
 
@@ -112,14 +186,21 @@ class _Pointwise(torch.autograd.Function):
         """Return the gradients of both tensors, which are the same of a sum."""
         if grad is None:
             return (None,) * 5
-        op, code, kept = ctx.op, ctx.code, ctx.saved_tensors
-        found = by_name.gradients(
-            f"{op}_backward",
-            _host.load().pointwise,
-            (f"{op}_backward", (grad.contiguous(), *kept), code),
-            lambda: gradients(op, grad, kept, code),
-        )
-        return found[0], found[-1], None, None, None
+        found = ours_or_stocks(ctx.op, grad, ctx.saved_tensors, ctx.code)
+        return *found, None, None, None
+
+
+def ours_or_stocks(
+    op: str, grad: Tensor, kept: tuple[Tensor, Tensor | None], code: int
+) -> tuple[Tensor, Tensor]:
+    """The gradients of both tensors; kept is what :func:`gradients` takes."""
+    found = by_name.gradients(
+        f"{op}_backward",
+        _host.load().pointwise,
+        (f"{op}_backward", (grad.contiguous(), *kept), code, by_name.ALONE),
+        lambda: gradients(op, grad, kept, code),
+    )
+    return found[0], found[-1]
 
 
 class GatedAct(_Pointwise):
@@ -130,14 +211,23 @@ class AddAct(_Pointwise):
     """Of ``activation(input + residual)``; of ReLU keeps the result alone."""
 
 
+class BiasAct(_Pointwise):
+    """Of ``activation(input + bias)``; keeps both."""
+
+
 def gradients(
     op: str, grad: Tensor, kept: tuple[Tensor, Tensor | None], code: int
 ) -> tuple[Tensor, ...]:
     """By torch's operators, differentiable: of both, or of the sum.
 
-    kept are gate and value; or input and residual, or ReLU's result alone.
+    kept are gate and value; input and bias; or input and residual, or ReLU's result
+    alone.
     """
     a, b = kept
+    if op == "bias_act":
+        assert b is not None
+        of_sum = _through(grad, a + b, code)
+        return of_sum, of_sum.sum(tuple(range(a.dim() - 1)))
     if op == "gated_act":
         assert b is not None
         return _through(grad * b, a, code), grad * activated(a, code)

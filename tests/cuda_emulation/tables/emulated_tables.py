@@ -93,7 +93,7 @@ CALLS: dict[str, Callable[[Tensor], Any]] = {
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("op", CALLS)
 def test_operators_of_every_dtype(op: str, dtype: torch.dtype, tmp_path: Path) -> None:
-    kind = "any" if op == "add_act" else "short"
+    kind = "alone" if op == "add_act" else "short"
     line = f"{op},{kind},{str(dtype).removeprefix('torch.')},1,cuda,0.5,9.0"
     x = torch.randn(4, 8, device="cuda", dtype=dtype)
     with ptac.enable(FUSION, calibration=table(tmp_path, line)):

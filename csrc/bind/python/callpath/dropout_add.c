@@ -3,7 +3,7 @@
  *
  * Each function returns None where torch's own operators have to do the call.
  */
-#include "bind/python/callpath/on_cuda.h"
+#include "bind/python/callpath/lean_call.h"
 
 #include "bind/torch/cuda.h"
 #include "ops/random/dropout.h"
@@ -91,13 +91,13 @@ PTAC_ARGS(dropout_add, 4)
     PTAC_IN_FLIGHT;
     if (PyErr_Occurred() || ptac_is_off(m.call.op))
         return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
-    why = ptac_read_on_cuda(args, places, 2, &m.call);
+    why = ptac_lean_read(args, places, 2, &m.call);
     if (!why)
         why = read_dropout(&m.call, &p);
-    row = PyErr_Occurred() ? NULL : ptac_admit_lean(&m.call, why);
+    row = PyErr_Occurred() ? NULL : ptac_lean_admit(&m.call, m.from, why);
     if (row && draw(args[3], &p, m.call.inputs[0].n_elements)) {
-        if (PTAC_UNLOCKED(ptac_make_and_run(row, &m, make_dropout_add)))
-            found = ptac_results(&m);
+        if (PTAC_UNLOCKED(ptac_lean_make_and_run(row, &m, make_dropout_add)))
+            found = ptac_lean_results(&m);
         else if (set_offset(args[3], p.random.offset.value))
             found = Py_NewRef(Py_None);
     } else if (!PyErr_Occurred()) {
@@ -133,12 +133,12 @@ PTAC_ARGS(dropout_backward, 3)
     PTAC_IN_FLIGHT;
     if (PyErr_Occurred() || ptac_is_off(m.call.op))
         return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
-    why = ptac_read_on_cuda(args, places, 2, &m.call);
+    why = ptac_lean_read(args, places, 2, &m.call);
     if (!why) {
         T.aoti_torch_get_dtype(ptac_borrow(args[1]), &dtype);
         if (dtype != AT_DTYPE_BOOL || in[0].dtype >= PTAC_N_DTYPES ||
             !ptac_view_has_sizes(&in[1], in[0].n_dims, in[0].sizes))
             why = PTAC_ARGUMENT;
     }
-    return ptac_finish_on_cuda(&m, why, make_dropout_gradient);
+    return ptac_lean_finish(&m, why, make_dropout_gradient);
 }

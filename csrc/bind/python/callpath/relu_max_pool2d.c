@@ -6,7 +6,7 @@
 #include "ops/pool/relu_max/relu_max_pool2d.h"
 
 #include "bind/python/callpath/lean.h"
-#include "bind/python/callpath/on_cuda.h"
+#include "bind/python/callpath/lean_call.h"
 
 enum {
     N_WINDOW = 9, /* kernel, stride, padding and dilation as pairs; ceil_mode */
@@ -109,7 +109,7 @@ static PyObject *finish(ptac_lean_call *m, ptac_reason why, ptac_lean_maker make
         ptac_refuse(m->call.op, why);
     else
         row = ptac_admit(&m->call);
-    return ptac_run_on_cuda(m, row, make);
+    return ptac_lean_run(m, row, make);
 }
 
 /* (y,) or (y, taps), or None. */

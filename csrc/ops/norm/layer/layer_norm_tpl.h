@@ -90,6 +90,18 @@ INLINE void normalize_row(const float *x, int64_t n, const row_place *at,
                             some));
 }
 
+/* sum = x + residual, which is what is normalized. */
+INLINE const float *sum_row(const float *x, const float *residual, float *sum,
+                            int64_t n)
+{
+    FOR_LANES(i, some, 0, n,
+              v_store_first(
+                  sum + i,
+                  v_add(v_load_first(x + i, some), v_load_first(residual + i, some)),
+                  some));
+    return sum;
+}
+
 INLINE void norm_rows(const ptac_call *call, int64_t begin, int64_t end, bool is_rms)
 {
     const ptac_norm *p = call->params;
@@ -97,14 +109,20 @@ INLINE void norm_rows(const ptac_call *call, int64_t begin, int64_t end, bool is
     const float *bias = call->inputs[PTAC_NORM_BIAS].data;
     float *means = call->outputs[PTAC_NORM_MEAN].data;
     float *rstds = call->outputs[PTAC_NORM_RSTD].data;
+    const float *residual = call->inputs[PTAC_NORM_RESIDUAL].data;
     const int64_t n = p->width;
 
     for (int64_t row = begin; row < end; row++) {
         const float *x = (const float *)call->inputs[PTAC_NORM_X].data + row * n;
         float *y = (float *)call->outputs[PTAC_NORM_Y].data + row * n;
-        const row_place at = place_row(p, x, is_rms);
-        const vec scale = v_set((float)at.rstd);
+        row_place at;
+        vec scale;
 
+        if (residual)
+            x = sum_row(x, residual + row * n,
+                        (float *)call->outputs[PTAC_NORM_SUM].data + row * n, n);
+        at = place_row(p, x, is_rms);
+        scale = v_set((float)at.rstd);
         if (is_rms)
             FOR_LANES(i, some, 0, n,
                       const vec normal = v_mul(v_load_first(x + i, some), scale);
@@ -149,6 +167,7 @@ typedef struct norm_work {
 /* A row on its way: what it consists of, and two sums of it. */
 typedef struct norm_row {
     const float *grad, *x, *weight;
+    const float *more; /* to add to the gradient, or NULL */
     vec mean, rstd;
     double sum, sum_of_products;
     bool is_rms; /* which has neither a mean nor a sum */
@@ -198,7 +217,9 @@ INLINE void row_gradient(const norm_row *r, int64_t n, float *of_x)
               const vec weight = weight_or(r->weight, i, 1, some);
               const vec g = r->is_rms ? v_mul(grad, weight)
                                       : v_fma(grad, weight, v_sub(v_zero(), shared));
-              v_store_first(of_x + i, v_mul(v_fnma(normal, slope, g), r->rstd), some));
+              vec of_row = v_mul(v_fnma(normal, slope, g), r->rstd);
+              if (r->more) of_row = v_add(of_row, v_load_first(r->more + i, some));
+              v_store_first(of_x + i, of_row, some));
 }
 
 INLINE void norm_slopes(const norm_work *work, int64_t begin, int64_t end, bool is_rms)
@@ -207,6 +228,7 @@ INLINE void norm_slopes(const norm_work *work, int64_t begin, int64_t end, bool 
     const ptac_norm *p = work->call->params;
     const float *means = in[PTAC_NORM_GRAD_MEAN].data;
     const float *rstds = in[PTAC_NORM_GRAD_RSTD].data;
+    const float *of_sum = in[PTAC_NORM_GRAD_SUM].data;
     float *of_x = work->call->outputs[PTAC_NORM_GRAD_X].data;
     const int64_t n = p->width;
 
@@ -222,6 +244,7 @@ INLINE void norm_slopes(const norm_work *work, int64_t begin, int64_t end, bool 
             norm_row r = {(const float *)in[PTAC_NORM_GRAD_Y].data + row * n,
                           (const float *)in[PTAC_NORM_GRAD_X_OF].data + row * n,
                           in[PTAC_NORM_GRAD_WEIGHT_OF].data,
+                          of_sum ? of_sum + row * n : NULL,
                           v_set(is_rms ? 0 : means[row]),
                           v_set(rstds[row]),
                           0,
@@ -300,3 +323,5 @@ PTAC_ROW(LAYER_NORM, ISA, PTAC_CLOSE, NEEDS, norm_accepts, norm_forward)
 PTAC_ROW(LAYER_NORM_BACKWARD, ISA, PTAC_CLOSE, NEEDS, norm_accepts, norm_backward)
 PTAC_ROW(RMS_NORM, ISA, PTAC_CLOSE, NEEDS, norm_accepts, norm_forward)
 PTAC_ROW(RMS_NORM_BACKWARD, ISA, PTAC_CLOSE, NEEDS, norm_accepts, norm_backward)
+PTAC_ROW(ADD_NORM, ISA, PTAC_CLOSE, NEEDS, norm_accepts, norm_forward)
+PTAC_ROW(ADD_NORM_BACKWARD, ISA, PTAC_CLOSE, NEEDS, norm_accepts, norm_backward)

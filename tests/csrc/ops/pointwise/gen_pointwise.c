@@ -1,5 +1,5 @@
 /*
- * gen_pointwise.c - random calls of gated_act, add_act and their gradients.
+ * gen_pointwise.c - random calls of gated_act, add_act, bias_act and their gradients.
  */
 #include "checkrows.h"
 #include "ops/pointwise/pointwise.h"
@@ -18,6 +18,8 @@ static kind kind_of(ptac_op op)
         return (kind){3, 2};
     case PTAC_OP_ADD_ACT_BACKWARD:
         return (kind){3, 1};
+    case PTAC_OP_BIAS_ACT_BACKWARD:
+        return (kind){3, 2};
     default:
         return (kind){2, 1};
     }
@@ -111,3 +113,56 @@ POINTWISE(gated_act, GATED_ACT)
 POINTWISE(gated_act_backward, GATED_ACT_BACKWARD)
 POINTWISE(add_act, ADD_ACT)
 POINTWISE(add_act_backward, ADD_ACT_BACKWARD)
+
+static void add_plain(rng *r, test_call *c, int64_t n)
+{
+    fill_smooth(r, PTAC_F32, test_input(c, PTAC_F32, 1, &n, false), n, 4);
+}
+
+/* Of rows, with a bias that all of them have. */
+static void build_bias(rng *r, test_call *c, ptac_op op)
+{
+    const bool is_gradient = op == PTAC_OP_BIAS_ACT_BACKWARD;
+    const int64_t width = rng_length(r, 1100);
+    const int64_t n = width * rng_length(r, 4000 / width + 1);
+    const ptac_act act = (ptac_act)rng_between(r, PTAC_ACT_RELU, PTAC_N_ACTS - 1);
+
+    c->call.op = op;
+    ((ptac_pointwise *)c->params)->activation = act;
+    if (is_gradient)
+        add_plain(r, c, n);
+    add_plain(r, c, n);
+    add_plain(r, c, width);
+    test_output(c, PTAC_F32, 1, &n, false);
+    if (is_gradient && rng_chance(r, 30))
+        test_no_output(c);
+    else if (is_gradient)
+        test_output(c, PTAC_F32, 1, &width, false);
+    snprintf(c->note, sizeof c->note, "%lld elements in rows of %lld, activation %d",
+             (long long)n, (long long)width, (int)act);
+}
+
+static void make_bias_act(rng *r, test_call *c)
+{
+    build_bias(r, c, PTAC_OP_BIAS_ACT);
+}
+
+static void make_bias_act_backward(rng *r, test_call *c)
+{
+    build_bias(r, c, PTAC_OP_BIAS_ACT_BACKWARD);
+}
+
+/* Sums are of up to 4000 rows, in float over 32 of them. */
+static void scale_bias(test_call *c)
+{
+    scale(c);
+    if (c->call.n_outputs > 1 && c->call.outputs[1].n_elements > 0)
+        c->buffers[c->output_buffers[1]].least_scale *=
+            (double)c->call.inputs[0].n_elements /
+            (double)c->call.outputs[1].n_elements;
+}
+
+GENERATOR(bias_act, .op = PTAC_OP_BIAS_ACT, .make = make_bias_act, .scale = scale,
+          .roundings = 64)
+GENERATOR(bias_act_backward, .op = PTAC_OP_BIAS_ACT_BACKWARD,
+          .make = make_bias_act_backward, .scale = scale_bias, .roundings = 64)

@@ -103,14 +103,17 @@ static void make(rng *r, test_call *c, ptac_op op)
 }
 
 /* On the CPU, by an engine; some without a mask, some in place. */
-static void make_on_cpu(rng *r, test_call *c)
+static void make_on_cpu(rng *r, test_call *c, ptac_op op)
 {
     const int64_t n = random_draws(r);
 
-    c->call.op = PTAC_OP_DROPOUT;
+    c->call.op = op;
     params_of(c)->keep = random_probability(r);
     fill_reals(r, PTAC_F32, test_input(c, PTAC_F32, 1, &n, false), n);
-    test_no_input(c);
+    if (op == PTAC_OP_DROPOUT_ADD)
+        fill_reals(r, PTAC_F32, test_input(c, PTAC_F32, 1, &n, false), n);
+    else
+        test_no_input(c);
     if (rng_chance(r, 30))
         test_output_in_place(c, PTAC_DROPOUT_X);
     else
@@ -124,17 +127,22 @@ static void make_on_cpu(rng *r, test_call *c)
              (long long)n, params_of(c)->keep);
 }
 
-static void make_dropout(rng *r, test_call *c)
+static void make_either(rng *r, test_call *c, ptac_op op)
 {
     if (rng_chance(r, 50))
-        make_on_cpu(r, c);
+        make_on_cpu(r, c, op);
     else
-        make(r, c, PTAC_OP_DROPOUT);
+        make(r, c, op);
+}
+
+static void make_dropout(rng *r, test_call *c)
+{
+    make_either(r, c, PTAC_OP_DROPOUT);
 }
 
 static void make_dropout_add(rng *r, test_call *c)
 {
-    make(r, c, PTAC_OP_DROPOUT_ADD);
+    make_either(r, c, PTAC_OP_DROPOUT_ADD);
 }
 
 static void add_gradient(rng *r, test_call *c, int64_t n)

@@ -1,7 +1,9 @@
 /*
- * conv_chain.c - a Conv2d and what follows it, run as one conv2d.
+ * conv_chain.c - a Conv2d and what follows it, run as one conv2d, and conv_act, which
+ * programs call by name.
  */
 #include "bind/python/callpath/chain/chain.h"
+#include "bind/python/callpath/lean_call.h"
 #include "bind/torch/rows/convolution/depthwise.h"
 #include "ops/norm/batch_norm_fold.h"
 
@@ -222,6 +224,8 @@ static PyObject *call_uncounted(PyObject *x, ptac_chain *c)
 {
     PyObject *y;
 
+    if (!c->layer) /* of conv_act */
+        Py_RETURN_NONE;
     c->n = 1;
     ptac_thread_mute(1);
     y = PyObject_CallFunctionObjArgs(c->layer, x, NULL);
@@ -264,22 +268,75 @@ static PyObject *run_chain(ptac_chain *chain, const conv *c, PyObject *x)
     return call_uncounted(x, chain);
 }
 
+/* A shadow check repeats one operator of stock's. */
+static bool is_shut(void)
+{
+    return (ptac_is_off(PTAC_OP_CONV2D) && ptac_is_off(PTAC_OP_DEPTHWISE_CONV2D)) ||
+           ptac_shadow_is_on();
+}
+
+static PyObject *run_constant(ptac_chain *chain, const conv *c, PyObject *x)
+{
+    int are = ptac_is_constant(x, false);
+
+    if (are > 0)
+        are = ptac_is_constant(c->weight, false);
+    if (are > 0)
+        are = ptac_is_constant(c->bias, true);
+    if (are > 0)
+        return run_chain(chain, c, x);
+    return are < 0 ? NULL : Py_NewRef(Py_None);
+}
+
 PyObject *ptac_conv_chain(ptac_chain *chain, PyObject *x)
 {
     __attribute__((cleanup(drop_conv))) conv c = {0};
-    int are;
 
     PTAC_IN_FLIGHT;
-    /* A shadow check repeats one operator of stock's. */
-    if ((ptac_is_off(PTAC_OP_CONV2D) && ptac_is_off(PTAC_OP_DEPTHWISE_CONV2D)) ||
-        ptac_shadow_is_on() || !read_conv(chain->attributes, &c) || ptac_why_not_lean())
+    if (is_shut() || !read_conv(chain->attributes, &c) || ptac_why_not_lean())
         Py_RETURN_NONE;
-    are = ptac_is_constant(x, false);
-    if (are > 0)
-        are = ptac_is_constant(c.weight, false);
-    if (are > 0)
-        are = ptac_is_constant(c.bias, true);
-    if (are > 0)
-        return run_chain(chain, &c, x);
-    return are < 0 ? NULL : Py_NewRef(Py_None);
+    return run_constant(chain, &c, x);
+}
+
+/* A pair of ints as a tuple of them. */
+static bool read_tuple(PyObject *tuple, ptac_dims *pair)
+{
+    pair->n = 2;
+    if (!PyTuple_Check(tuple) || PyTuple_Size(tuple) != 2)
+        return false;
+    for (int i = 0; i < 2; i++) {
+        PyObject *number = PyTuple_GetItem(tuple, i);
+
+        if (!PyLong_CheckExact(number))
+            return false;
+        pair->values[i] = PyLong_AsLongLong(number);
+    }
+    return !PyErr_Occurred();
+}
+
+/*
+ * conv_relu(x, weight, bias or None, stride, padding, dilation, groups, from) -> ReLU of
+ * the convolution, or None where torch has to do it, as where a gradient is wanted.
+ * Tuples of two ints; nothing is counted but what is served.
+ */
+PTAC_ARGS(conv_relu, 8)
+{
+    ptac_chain chain = {.activation = PTAC_ACT_RELU, .n = 2};
+    conv c = {.weight = args[1], .bias = args[2]}; /* borrowed */
+    const bool is_kernel = ptac_lean_from_of(args[7]) == PTAC_LEAN_KERNEL;
+    ptac_geometry *g = &c.geometry;
+
+    PTAC_IN_FLIGHT;
+    g->output_padding = (ptac_dims){.n = 2};
+    g->groups = PyLong_CheckExact(args[6]) ? PyLong_AsLongLong(args[6]) : -1;
+    if (is_shut() || (!is_kernel && ptac_why_not_lean()) ||
+        !read_tuple(args[3], &g->stride) || !read_tuple(args[4], &g->padding) ||
+        !read_tuple(args[5], &g->dilation) || g->groups < 1 || PyErr_Occurred()) {
+        PyErr_Clear(); /* of numbers that are too large: torch says so */
+        Py_RETURN_NONE;
+    }
+    if (!is_kernel)
+        return run_constant(&chain, &c, args[0]);
+    return ptac_are_plain(args, 3, 2) ? run_chain(&chain, &c, args[0])
+                                      : Py_NewRef(Py_None);
 }

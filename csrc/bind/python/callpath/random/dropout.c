@@ -1,12 +1,13 @@
 /*
- * dropout.c - the lean call paths to dropout on the CPU, alone or in place, and to its
- * gradient.
+ * dropout.c - the lean call paths to dropout on the CPU, alone, in place or before a
+ * sum, and to its gradient.
  *
  * What torch draws, divides and multiplies by in three passes is done in one. The node
  * in autograd's graph keeps a byte for each element, where torch's keeps a float. In
  * place there is no node of ours: where a gradient is wanted, torch does it.
  */
 #include "bind/python/callpath/lean.h"
+#include "bind/python/callpath/lean_call.h"
 
 #include "bind/torch/generator.h"
 #include "ops/random/dropout.h"
@@ -91,17 +92,19 @@ static bool compute(const ptac_kernel *row, ptac_call *call, ptac_dropout *param
     return ptac_run(row, call);
 }
 
-/* The same by the table's row; or why not, counted. */
-static bool drop(PyObject *x, ptac_dropout *params, bool in_place, bool keeps,
-                 outputs *made)
+/* The same by the table's row, before a sum where there is a residual; or counted. */
+static bool drop(PyObject *x, PyObject *residual, ptac_dropout *params, bool in_place,
+                 bool keeps, outputs *made)
 {
-    ptac_call call = {.op = PTAC_OP_DROPOUT,
+    ptac_call call = {.op = residual ? PTAC_OP_DROPOUT_ADD : PTAC_OP_DROPOUT,
                       .n_inputs = PTAC_DROPOUT_N_INPUTS,
                       .n_outputs = keeps ? PTAC_DROPOUT_N_OUTPUTS : 1,
                       .params = params};
     const ptac_kernel *row;
 
     call.inputs[PTAC_DROPOUT_RESIDUAL] = (ptac_view){.dtype = PTAC_OTHER_DTYPE};
+    if (residual)
+        ptac_view_of(ptac_borrow(residual), &call.inputs[PTAC_DROPOUT_RESIDUAL]);
     ptac_view_of(ptac_borrow(x), &call.inputs[PTAC_DROPOUT_X]);
     row = ptac_admit(&call);
     return row && PTAC_UNLOCKED(compute(row, &call, params, in_place, keeps, made));
@@ -118,7 +121,7 @@ static PyObject *out_of_place(PyObject *x, PyObject *p, ptac_dropout *params,
         parts = PyObject_CallFunctionObjArgs(dropout_checked, x, p,
                                              wants ? Py_True : Py_False, NULL);
     } else {
-        if (!drop(x, params, false, wants, &made))
+        if (!drop(x, NULL, params, false, wants, &made))
             Py_RETURN_NONE;
         if (!wants)
             return ptac_wrap(at_give(&made.y));
@@ -137,7 +140,7 @@ static PyObject *in_place_of(PyObject *x, ptac_dropout *params)
 {
     outputs made = {NULL};
 
-    if (!drop(x, params, true, false, &made))
+    if (!drop(x, NULL, params, true, false, &made))
         Py_RETURN_NONE;
     ptac_bump_version(x);
     return Py_NewRef(x);
@@ -215,7 +218,42 @@ PTAC_ARGS(dropout_parts, 3)
     PTAC_IN_FLIGHT;
     if (ptac_is_off(PTAC_OP_DROPOUT) || read_p(args[1], Py_True, &params) ||
         read_x(args[0], false, &unused) ||
-        !drop(args[0], &params, false, args[2] == Py_True, &made))
+        !drop(args[0], NULL, &params, false, args[2] == Py_True, &made))
+        Py_RETURN_NONE;
+    return ptac_wrap_outputs(at_give(&made.y), at_give(&made.mask));
+}
+
+/*
+ * dropout_add_on_cpu(x, residual, p, from) -> (y, mask), or y without the mask where
+ * there is no gradient, or None; without a node
+ */
+PTAC_ARGS(dropout_add_on_cpu, 4)
+{
+    __attribute__((cleanup(drop_outputs))) outputs made = {NULL};
+    ptac_dropout params = {.keep = 0};
+    const ptac_lean_from from = ptac_lean_from_of(args[3]);
+    ptac_view x, residual;
+    ptac_reason why;
+
+    PTAC_IN_FLIGHT;
+    if (ptac_is_off(PTAC_OP_DROPOUT_ADD))
+        Py_RETURN_NONE;
+    why = read_p(args[2], Py_True, &params);
+    if (!why)
+        why = read_x(args[0], false, &x);
+    if (!why)
+        why = read_x(args[1], false, &residual);
+    if (!why && !ptac_view_has_sizes(&residual, x.n_dims, x.sizes))
+        why = PTAC_ARGUMENT;
+    if (!why && from != PTAC_LEAN_KERNEL)
+        why = ptac_why_not_lean();
+    if (!why && ptac_shadow_is_on()) /* stock would draw other numbers */
+        why = PTAC_ARGUMENT;
+    if (why) {
+        ptac_refuse(PTAC_OP_DROPOUT_ADD, why);
+        Py_RETURN_NONE;
+    }
+    if (!drop(args[0], args[1], &params, false, from != PTAC_LEAN_ALONE, &made))
         Py_RETURN_NONE;
     return ptac_wrap_outputs(at_give(&made.y), at_give(&made.mask));
 }

@@ -1,7 +1,7 @@
 /*
- * on_cuda.c - reading, making and running for operators of CUDA alone.
+ * lean_call.c - reading, making and running for operators that are called by name.
  */
-#include "bind/python/callpath/on_cuda.h"
+#include "bind/python/callpath/lean_call.h"
 
 #include "bind/torch/cuda.h"
 
@@ -13,9 +13,20 @@ ptac_reason ptac_view_on_cuda(PyObject *tensor, ptac_view *view)
     return PTAC_TAKE;
 }
 
-ptac_reason ptac_read_on_cuda(PyObject *const *tensors, const int *places, int n,
-                              ptac_call *call)
+static ptac_reason view_on_cpu(PyObject *tensor, ptac_view *view)
 {
+    if (!ptac_is_plain(tensor))
+        return ptac_is_plain_on_cuda(tensor) ? PTAC_DEVICE : PTAC_SUBCLASS;
+    ptac_view_of(ptac_borrow(tensor), view);
+    return PTAC_TAKE;
+}
+
+ptac_reason ptac_lean_read(PyObject *const *tensors, const int *places, int n,
+                           ptac_call *call)
+{
+    const bool is_on_cuda = ptac_is_plain_on_cuda(tensors[0]);
+
+    call->on = is_on_cuda ? PTAC_ON_CUDA : PTAC_ON_CPU;
     for (int i = 0; i < n; i++) {
         ptac_view *view = &call->inputs[places[i]];
         ptac_reason why;
@@ -23,23 +34,26 @@ ptac_reason ptac_read_on_cuda(PyObject *const *tensors, const int *places, int n
         *view = (ptac_view){.dtype = PTAC_OTHER_DTYPE};
         if (tensors[i] == Py_None)
             continue;
-        why = ptac_view_on_cuda(tensors[i], view);
+        why = (is_on_cuda ? ptac_view_on_cuda : view_on_cpu)(tensors[i], view);
         if (why)
             return why;
         if (!ptac_view_is_contiguous(view))
             return PTAC_LAYOUT;
     }
-    return ptac_call_place(call);
+    return is_on_cuda ? ptac_call_place(call) : PTAC_TAKE;
 }
 
 static bool make_output(ptac_lean_call *m, int i, int place, int32_t dtype, int n_dims,
                         const int64_t *sizes, const int64_t *strides)
 {
-    const at_device device = {AT_DEVICE_CUDA, m->call.device};
+    const bool is_on_cuda = m->call.on == PTAC_ON_CUDA;
+    const at_device device = {is_on_cuda ? AT_DEVICE_CUDA : AT_DEVICE_CPU,
+                              is_on_cuda ? m->call.device : 0};
 
     if (at_new_on(device, dtype, n_dims, sizes, strides, &m->made.at[i]))
         return false;
-    ptac_cuda_view_of(m->made.at[i], &m->call.outputs[place]);
+    (is_on_cuda ? ptac_cuda_view_of : ptac_view_of)(m->made.at[i],
+                                                    &m->call.outputs[place]);
     return true;
 }
 
@@ -64,7 +78,7 @@ static PyObject *take(at_tensor *made)
     return *made ? ptac_wrap(at_give(made)) : Py_NewRef(Py_None);
 }
 
-PyObject *ptac_results(ptac_lean_call *m)
+PyObject *ptac_lean_results(ptac_lean_call *m)
 {
     PyObject *tuple = PyTuple_New(m->n_results);
 
@@ -77,12 +91,12 @@ PyObject *ptac_results(ptac_lean_call *m)
     return tuple;
 }
 
-bool ptac_make_and_run(const ptac_kernel *row, ptac_lean_call *m,
-                       ptac_lean_maker make_outputs)
+bool ptac_lean_make_and_run(const ptac_kernel *row, ptac_lean_call *m,
+                            ptac_lean_maker make_outputs)
 {
     PTAC_CUDA_SCOPE scope = {false};
 
-    if (!ptac_cuda_begin(&m->call, &scope)) {
+    if (m->call.on == PTAC_ON_CUDA && !ptac_cuda_begin(&m->call, &scope)) {
         ptac_refuse(m->call.op, PTAC_DEVICE);
         return false;
     }
@@ -93,9 +107,18 @@ bool ptac_make_and_run(const ptac_kernel *row, ptac_lean_call *m,
     return ptac_run(row, &m->call);
 }
 
-const ptac_kernel *ptac_admit_lean(ptac_call *call, ptac_reason why)
+ptac_lean_from ptac_lean_from_of(PyObject *number)
 {
-    if (!why)
+    const long from = PyLong_AsLong(number);
+
+    return from == PTAC_LEAN_TRAINED || from == PTAC_LEAN_KERNEL ? (ptac_lean_from)from
+                                                                 : PTAC_LEAN_ALONE;
+}
+
+const ptac_kernel *ptac_lean_admit(ptac_call *call, ptac_lean_from from,
+                                   ptac_reason why)
+{
+    if (!why && from != PTAC_LEAN_KERNEL)
         why = ptac_why_not_lean();
     if (!why)
         return ptac_admit(call);
@@ -103,23 +126,24 @@ const ptac_kernel *ptac_admit_lean(ptac_call *call, ptac_reason why)
     return NULL;
 }
 
-PyObject *ptac_run_on_cuda(ptac_lean_call *m, const ptac_kernel *row,
-                           ptac_lean_maker make_outputs)
+PyObject *ptac_lean_run(ptac_lean_call *m, const ptac_kernel *row,
+                        ptac_lean_maker make_outputs)
 {
     PyObject *found = NULL;
 
-    if (row && PTAC_UNLOCKED(ptac_make_and_run(row, m, make_outputs)))
-        found = ptac_results(m);
+    if (row && PTAC_UNLOCKED(ptac_lean_make_and_run(row, m, make_outputs)))
+        found = ptac_lean_results(m);
     else if (!PyErr_Occurred())
         found = Py_NewRef(Py_None);
     at_drop_tensors(&m->made);
     return found;
 }
 
-PyObject *ptac_finish_on_cuda(ptac_lean_call *m, ptac_reason why,
-                              ptac_lean_maker make_outputs)
+PyObject *ptac_lean_finish(ptac_lean_call *m, ptac_reason why,
+                           ptac_lean_maker make_outputs)
 {
-    const ptac_kernel *row = PyErr_Occurred() ? NULL : ptac_admit_lean(&m->call, why);
+    const ptac_kernel *row =
+        PyErr_Occurred() ? NULL : ptac_lean_admit(&m->call, m->from, why);
 
-    return ptac_run_on_cuda(m, row, make_outputs);
+    return ptac_lean_run(m, row, make_outputs);
 }

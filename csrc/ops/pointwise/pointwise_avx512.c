@@ -1,0 +1,13 @@
+/*
+ * pointwise_avx512.c - gated_act, add_act, bias_act and their gradients, sixteen float lanes
+ * at a time.
+ *
+ * The algorithms are in pointwise_tpl.h; this file only names the lanes.
+ */
+#if defined(__x86_64__)
+#include "ops/math/lanes_avx512.h"
+
+#define ISA   "avx512"
+#define NEEDS PTAC_CPU_AVX512
+#include "ops/pointwise/pointwise_tpl.h"
+#endif
