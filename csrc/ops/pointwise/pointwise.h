@@ -13,9 +13,9 @@
  * gated_act with SiLU is SwiGLU, with GELU it is GEGLU (Shazeer, "GLU Variants Improve
  * Transformer", 2020). All tensors of a call are contiguous, of one dtype and of equal
  * sizes, but for the bias, which has those of a row; bias_act is the CPU's alone.
- * Between its loads and stores nothing is rounded to 16 bits. The gradient of add_act is
- * that of x and of residual; its residual may be without data, so that ReLU can go back
- * by y in place of x.
+ * Between its loads and stores nothing is rounded to 16 bits. The gradient of add_act
+ * is that of x and of residual; its residual may be without data, so that ReLU can go
+ * back by y in place of x.
  */
 #ifndef PTAC_OPS_POINTWISE_POINTWISE_H
 #define PTAC_OPS_POINTWISE_POINTWISE_H

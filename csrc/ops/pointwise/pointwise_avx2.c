@@ -1,6 +1,6 @@
 /*
- * pointwise_avx2.c - gated_act, add_act, bias_act and their gradients, eight float lanes
- * at a time.
+ * pointwise_avx2.c - gated_act, add_act, bias_act and their gradients, eight float
+ * lanes at a time.
  *
  * The algorithms are in pointwise_tpl.h; this file only names the lanes.
  */

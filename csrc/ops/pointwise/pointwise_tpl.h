@@ -26,7 +26,7 @@ INLINE vec slope_of(vec g, vec z, ptac_act act)
     return act_gradient(g, by_y ? act_of(z, act) : z, act);
 }
 
-INLINE void gate(const ptac_call *call, int64_t begin, int64_t end, ptac_act act)
+INLINE void gated(const ptac_call *call, int64_t begin, int64_t end, ptac_act act)
 {
     const float *a = call->inputs[PTAC_POINTWISE_A].data;
     const float *b = call->inputs[PTAC_POINTWISE_B].data;
@@ -39,7 +39,7 @@ INLINE void gate(const ptac_call *call, int64_t begin, int64_t end, ptac_act act
                   n));
 }
 
-INLINE void gate_back(const ptac_call *call, int64_t begin, int64_t end, ptac_act act)
+INLINE void gated_back(const ptac_call *call, int64_t begin, int64_t end, ptac_act act)
 {
     const float *grad = call->inputs[PTAC_POINTWISE_GRAD].data;
     const float *a = call->inputs[PTAC_POINTWISE_GRAD_A].data;
@@ -53,7 +53,7 @@ INLINE void gate_back(const ptac_call *call, int64_t begin, int64_t end, ptac_ac
               v_store_first(of_b + i, v_mul(g, act_of(z, act)), n));
 }
 
-INLINE void add(const ptac_call *call, int64_t begin, int64_t end, ptac_act act)
+INLINE void added(const ptac_call *call, int64_t begin, int64_t end, ptac_act act)
 {
     const float *a = call->inputs[PTAC_POINTWISE_A].data;
     const float *b = call->inputs[PTAC_POINTWISE_B].data;
@@ -66,8 +66,8 @@ INLINE void add(const ptac_call *call, int64_t begin, int64_t end, ptac_act act)
                   n));
 }
 
-/* Without a residual what the activation gave is in x's place, which ReLU is fine by. */
-INLINE void add_back(const ptac_call *call, int64_t begin, int64_t end, ptac_act act)
+/* Without a residual x is what the activation gave, which is enough for ReLU. */
+INLINE void added_back(const ptac_call *call, int64_t begin, int64_t end, ptac_act act)
 {
     const float *grad = call->inputs[PTAC_POINTWISE_GRAD].data;
     const float *a = call->inputs[PTAC_POINTWISE_GRAD_A].data;
@@ -80,7 +80,7 @@ INLINE void add_back(const ptac_call *call, int64_t begin, int64_t end, ptac_act
 }
 
 /* Rows [begin, end). */
-INLINE void bias(const ptac_call *call, int64_t begin, int64_t end, ptac_act act)
+INLINE void biased(const ptac_call *call, int64_t begin, int64_t end, ptac_act act)
 {
     const float *b = call->inputs[PTAC_POINTWISE_B].data;
     const int64_t width = call->inputs[PTAC_POINTWISE_B].n_elements;
@@ -98,7 +98,7 @@ INLINE void bias(const ptac_call *call, int64_t begin, int64_t end, ptac_act act
     }
 }
 
-INLINE void bias_back(const ptac_call *call, int64_t begin, int64_t end, ptac_act act)
+INLINE void biased_back(const ptac_call *call, int64_t begin, int64_t end, ptac_act act)
 {
     const float *b = call->inputs[PTAC_POINTWISE_GRAD_B].data;
     const int64_t width = call->inputs[PTAC_POINTWISE_GRAD_B].n_elements;
@@ -139,12 +139,12 @@ INLINE void bias_back(const ptac_call *call, int64_t begin, int64_t end, ptac_ac
         ptac_parallel_for(0, n, grain, by_act[p->activation], (void *)call);           \
     }
 
-OF_ALL_ACTS(gate)
-OF_ALL_ACTS(gate_back)
-OF_ALL_ACTS(add)
-OF_ALL_ACTS(add_back)
-OF_ALL_ACTS(bias)
-OF_ALL_ACTS(bias_back)
+OF_ALL_ACTS(gated)
+OF_ALL_ACTS(gated_back)
+OF_ALL_ACTS(added)
+OF_ALL_ACTS(added_back)
+OF_ALL_ACTS(biased)
+OF_ALL_ACTS(biased_back)
 
 #define BY_ELEMENTS(id, what)                                                          \
     static ptac_status run_##what(const ptac_call *call)                               \
@@ -154,16 +154,16 @@ OF_ALL_ACTS(bias_back)
     }                                                                                  \
     PTAC_ROW(id, ISA, PTAC_CLOSE, NEEDS, ptac_pointwise_accepts, run_##what)
 
-BY_ELEMENTS(GATED_ACT, gate)
-BY_ELEMENTS(GATED_ACT_BACKWARD, gate_back)
-BY_ELEMENTS(ADD_ACT, add)
-BY_ELEMENTS(ADD_ACT_BACKWARD, add_back)
+BY_ELEMENTS(GATED_ACT, gated)
+BY_ELEMENTS(GATED_ACT_BACKWARD, gated_back)
+BY_ELEMENTS(ADD_ACT, added)
+BY_ELEMENTS(ADD_ACT_BACKWARD, added_back)
 
 static ptac_status run_bias(const ptac_call *call)
 {
     const int64_t width = call->inputs[PTAC_POINTWISE_B].n_elements;
 
-    share_bias(call, call->inputs[0].n_elements / width, POINTWISE_SHARE / width + 1);
+    share_biased(call, call->inputs[0].n_elements / width, POINTWISE_SHARE / width + 1);
     return PTAC_OK;
 }
 
@@ -177,7 +177,7 @@ static ptac_status run_bias_back(const ptac_call *call)
                                     .n_cols = width,
                                     .act = PTAC_ACT_NONE};
 
-    share_bias_back(call, n_rows, POINTWISE_SHARE / width + 1);
+    share_biased_back(call, n_rows, POINTWISE_SHARE / width + 1);
     if (sums.gb)
         ptac_bias_act_backward(ptac_bias_act_best(), &sums);
     return PTAC_OK;

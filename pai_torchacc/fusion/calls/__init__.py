@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from pai_torchacc.fusion.foreign import Yielding
@@ -15,11 +16,12 @@ def install(c: Any) -> None:
     Where a switch has gone off and calls have not left yet, they stay.
     """
     from pai_torchacc.fusion import sites
-    from pai_torchacc.fusion.calls import entries, module_call
+    from pai_torchacc.fusion.calls import entries, leaving, module_call
 
     sites.close(c)
     is_quiet = c.windows_are_quiet()
-    c.windows_then(None)
+    if not leaving.stay(c, functools.partial(install, c)):
+        return
     if not len(_ledger):
         module_call.install(c, _ledger)
     module_call.open(c)
@@ -31,7 +33,7 @@ def install(c: Any) -> None:
 def remove(c: Any) -> None:
     """Do nothing of our own any more, and leave as soon as no call needs us."""
     from pai_torchacc.fusion import sites
-    from pai_torchacc.fusion.calls import entries, module_call
+    from pai_torchacc.fusion.calls import entries, leaving, module_call
 
     def leave() -> None:
         entries.remove(c)
@@ -39,7 +41,7 @@ def remove(c: Any) -> None:
 
     sites.close(c)
     module_call.close(c)
-    sites.when_quiet(c, leave)
+    leaving.when_quiet(c, leave)
 
 
 def remarks() -> list[str]:

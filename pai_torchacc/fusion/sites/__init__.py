@@ -17,7 +17,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -25,7 +25,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from pai_torchacc.fusion.foreign import is_torchs_own
-from pai_torchacc.fusion.sites import bytecode, rows
+from pai_torchacc.fusion.sites import bytecode
 
 
 def install(c: Any) -> None:
@@ -54,22 +54,6 @@ def _relu() -> nn.Module:
 def close(c: Any) -> None:
     """Compute nothing ahead any more."""
     c.sites_open(False)
-
-
-def when_quiet(c: Any, leave: Callable[[], None]) -> None:
-    """Call ``leave`` once no window is open: now, or right after the last call."""
-
-    def finish() -> None:
-        if not c.windows_are_quiet():  # one that an exception cut off is none
-            c.windows_then(finish)
-            return
-        c.windows_then(finish)  # again, should a signal's handler raise here
-        leave()
-        rows.keep(c)
-        c.sites_forget()
-        c.windows_then(None)
-
-    finish()
 
 
 @contextlib.contextmanager

@@ -74,9 +74,9 @@ static ptac_reason check(const ptac_call *call)
 }
 
 /*
- * pointwise(operator, tensors, activation, from) -> a tuple of its outputs, or
- * None where torch's own operators have to do the call. tensors are the operator's inputs, a tuple
- * of two or three, of which add_act_backward's last may be None.
+ * pointwise(operator, tensors, activation, from) -> a tuple of its outputs, or None
+ * where torch's own operators have to do the call. tensors are the operator's inputs, a
+ * tuple of two or three, of which add_act_backward's last may be None.
  */
 PTAC_ARGS(pointwise, 4)
 {

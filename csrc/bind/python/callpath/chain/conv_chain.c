@@ -315,8 +315,8 @@ static bool read_tuple(PyObject *tuple, ptac_dims *pair)
 }
 
 /*
- * conv_relu(x, weight, bias or None, stride, padding, dilation, groups, from) -> ReLU of
- * the convolution, or None where torch has to do it, as where a gradient is wanted.
+ * conv_relu(x, weight, bias or None, stride, padding, dilation, groups, from) -> ReLU
+ * of the convolution, or None where torch has to do it, as where a gradient is wanted.
  * Tuples of two ints; nothing is counted but what is served.
  */
 PTAC_ARGS(conv_relu, 8)

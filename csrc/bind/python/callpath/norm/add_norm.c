@@ -22,8 +22,8 @@ static bool make_add_norm(ptac_lean_call *m)
 }
 
 /*
- * add_norm(x, residual, weight, bias, n_last, eps, is_rms, from) -> (y, sum, mean, rstd)
- * or None. weight, bias and, of RMSNorm, mean may be None.
+ * add_norm(x, residual, weight, bias, n_last, eps, is_rms, from) -> (y, sum, mean,
+ * rstd) or None. weight, bias and, of RMSNorm, mean may be None.
  */
 PTAC_ARGS(add_norm, 8)
 {
