@@ -18,11 +18,31 @@ void ptac_entry_announce(ptac_entry *entry)
     announced = entry;
 }
 
-bool ptac_entry_takes(PyObject *tensor)
+ptac_reason ptac_entry_reason(PyObject *tensor)
 {
-    return ptac_is_plain(tensor) &&
-           !(T.aoti_torch_grad_mode_is_enabled() &&
-             (!T.requires_grad || T.requires_grad(*(void **)ptac_borrow(tensor))));
+    int32_t dtype = -1;
+    at_tensor borrowed;
+
+    if (!ptac_is_plain(tensor))
+        return PTAC_SUBCLASS;
+    borrowed = ptac_borrow(tensor);
+    T.aoti_torch_get_dtype(borrowed, &dtype);
+    if (dtype != AT_DTYPE_F32)
+        return PTAC_DTYPE;
+    return T.aoti_torch_grad_mode_is_enabled() &&
+                   (!T.requires_grad || T.requires_grad(*(void **)borrowed))
+               ? PTAC_GRAD
+               : PTAC_TAKE;
+}
+
+bool ptac_entry_may_take(const ptac_entry *entry, PyObject *tensor)
+{
+    const ptac_reason why = ptac_entry_reason(tensor);
+
+    if (why && why != PTAC_SUBCLASS && entry->op != PTAC_N_OPS &&
+        ptac_chooser_gate(entry->op) == PTAC_TAKE)
+        ptac_refuse(entry->op, why);
+    return !why;
 }
 
 PyObject *ptac_entry_run(ptac_call *call, int n_dims, const int64_t *sizes,

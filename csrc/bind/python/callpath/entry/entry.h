@@ -25,6 +25,7 @@ typedef struct ptac_entry {
     ptac_vectorcall_fn stock; /* what was there; NULL: as below */
     PyObject *callable;       /* torch's function, owned; NULL: never opened */
     at_kernel kernel;         /* that it led to: somebody may register another */
+    ptac_op op;               /* that counts calls whose first argument is not ours */
     struct ptac_entry *next;
 } ptac_entry;
 
@@ -36,19 +37,21 @@ PyObject *ptac_entry_stock(const ptac_entry *entry, PyObject *callable,
 
 /*
  * At file scope: the entry of that name, which asks try_to(args, n) for the result of a
- * call without keywords; of a method the first argument is its tensor. NULL without an
- * exception: torch's function has to be called.
+ * call without keywords whose first argument ptac_entry_reason() lets through; of a
+ * method that is its tensor. NULL without an exception: torch's function has to be
+ * called. Others are counted as refused by the operator, PTAC_N_OPS for none.
  */
-#define PTAC_ENTRY(id, text, try_to) PTAC_WINDOW_ENTRY(id, text, ptac_no_window, try_to)
+#define PTAC_ENTRY(id, text, of_op, try_to)                                            \
+    PTAC_WINDOW_ENTRY(id, text, of_op, ptac_no_window, try_to)
 
 /*
  * Likewise of a function that a window may expect: take(args, n) gives, before anything
  * else is asked, what was computed ahead; see site/window.h.
  */
-#define PTAC_WINDOW_ENTRY(id, text, take, try_to)                                      \
+#define PTAC_WINDOW_ENTRY(id, text, of_op, take, try_to)                               \
     static PyObject *enter_##id(PyObject *callable, PyObject *const *args,             \
                                 size_t n_args, PyObject *keywords);                    \
-    static ptac_entry entry_##id = {.name = text, .ours = enter_##id};                 \
+    static ptac_entry entry_##id = {.name = text, .ours = enter_##id, .op = of_op};    \
     static PyObject *enter_##id(PyObject *callable, PyObject *const *args,             \
                                 size_t n_args, PyObject *keywords)                     \
     {                                                                                  \
@@ -78,6 +81,12 @@ static inline PyObject *ptac_no_window(PyObject *const *args, Py_ssize_t n)
     return NULL;
 }
 
+/* Why a tensor is none that entries take: plain, of floats, without a gradient now. */
+ptac_reason ptac_entry_reason(PyObject *tensor);
+
+/* The same of a first argument, counted. */
+bool ptac_entry_may_take(const ptac_entry *entry, PyObject *tensor);
+
 static inline PyObject *ptac_entry_enter(const ptac_entry *entry, ptac_entry_fn take,
                                          ptac_entry_fn try_to, PyObject *callable,
                                          PyObject *const *args, size_t n_args,
@@ -86,9 +95,10 @@ static inline PyObject *ptac_entry_enter(const ptac_entry *entry, ptac_entry_fn 
     const Py_ssize_t n = ptac_vectorcall_count(n_args);
     PyObject *result = keywords ? NULL : take(args, n);
 
-    if (result || PyErr_Occurred())
+    if (result || (take != ptac_no_window && PyErr_Occurred()))
         return result;
-    if (keywords || !at_kernel_is(&entry->kernel))
+    if (keywords || n == 0 || !at_kernel_is(&entry->kernel) ||
+        !ptac_entry_may_take(entry, args[0]))
         return ptac_entry_stock(entry, callable, args, n_args, keywords);
     result = try_to(args, n);
     if (!result && !PyErr_Occurred())
@@ -98,9 +108,6 @@ static inline PyObject *ptac_entry_enter(const ptac_entry *entry, ptac_entry_fn 
 
 /* Python's calls of the function come to us, and it leads to torch's own kernel. */
 bool ptac_entry_is_torchs(const ptac_entry *entry);
-
-/* A plain tensor that asks for no gradient now. */
-bool ptac_entry_takes(PyObject *tensor);
 
 /*
  * Runs the row, if any, that the chooser has for a call with its inputs, whose one

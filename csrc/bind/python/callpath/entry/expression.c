@@ -195,7 +195,7 @@ PyObject *ptac_entry_follow(PyObject *callable, PyObject *const *args, Py_ssize_
                             PyObject *result)
 {
     const ptac_frame *frame =
-        result && n > 0 && result != args[0] && ptac_entry_takes(result)
+        result && n > 0 && result != args[0] && !ptac_entry_reason(result)
             ? ptac_site_frame()
             : NULL; /* new, and without a gradient */
     ptac_site *site;

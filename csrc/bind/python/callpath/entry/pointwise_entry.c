@@ -10,7 +10,7 @@
 #include <math.h>
 #include <string.h>
 
-static const ptac_op OP = PTAC_OP_SMALL_POINTWISE;
+#define OP PTAC_OP_SMALL_POINTWISE
 
 /* Contiguous floats, not too many. */
 static ptac_reason read_small(PyObject *tensor, ptac_view *view)
@@ -83,9 +83,7 @@ static PyObject *run_relu(PyObject *x)
 
 static PyObject *relu_of(PyObject *x)
 {
-    if (!is_open() || !ptac_is_plain(x))
-        return NULL;
-    return ptac_entry_takes(x) ? run_relu(x) : refused(PTAC_GRAD);
+    return is_open() ? run_relu(x) : NULL;
 }
 
 /* The second is a tensor of the first one's sizes. */
@@ -128,15 +126,16 @@ static PyObject *run_number(ptac_small_kind kind, PyObject *x, float number)
 static PyObject *try_both(ptac_small_kind kind, PyObject *x, PyObject *y)
 {
     float number;
+    ptac_reason why;
 
-    if (!is_open() || !ptac_is_plain(x))
+    if (!is_open())
         return NULL;
     if (read_number(y, &number))
-        return ptac_entry_takes(x) ? run_number(kind, x, number) : refused(PTAC_GRAD);
-    if (!ptac_is_plain(y))
+        return run_number(kind, x, number);
+    why = ptac_entry_reason(y);
+    if (why == PTAC_SUBCLASS) /* it may be anything */
         return NULL;
-    return ptac_entry_takes(x) && ptac_entry_takes(y) ? run_tensors(kind, x, y)
-                                                      : refused(PTAC_GRAD);
+    return why ? refused(why) : run_tensors(kind, x, y);
 }
 
 static PyObject *try_relu(PyObject *const *args, Py_ssize_t n)
@@ -163,9 +162,9 @@ static PyObject *take_operator(PyObject *const *args, Py_ssize_t n)
     return ptac_n_windows > 0 && n == 2 ? ptac_window_take(args[0]) : NULL;
 }
 
-PTAC_WINDOW_ENTRY(relu, "torch.relu", take, try_relu)
-PTAC_WINDOW_ENTRY(relu_in_place, "torch.relu_", take, try_nothing)
-PTAC_ENTRY(relu_method, "Tensor.relu", try_relu)
+PTAC_WINDOW_ENTRY(relu, "torch.relu", OP, take, try_relu)
+PTAC_WINDOW_ENTRY(relu_in_place, "torch.relu_", PTAC_N_OPS, take, try_nothing)
+PTAC_ENTRY(relu_method, "Tensor.relu", OP, try_relu)
 
 /* torch.add(x, y), x.add(y) and x + y. */
 #define OF_BOTH(name, kind, sign)                                                      \
@@ -173,9 +172,9 @@ PTAC_ENTRY(relu_method, "Tensor.relu", try_relu)
     {                                                                                  \
         return n == 2 ? try_both(kind, args[0], args[1]) : NULL;                       \
     }                                                                                  \
-    PTAC_ENTRY(name, "torch." #name, try_##name)                                       \
-    PTAC_ENTRY(name##_method, "Tensor." #name, try_##name)                             \
-    PTAC_WINDOW_ENTRY(name##_operator, "Tensor.__" #sign "__", take_operator,          \
+    PTAC_ENTRY(name, "torch." #name, OP, try_##name)                                   \
+    PTAC_ENTRY(name##_method, "Tensor." #name, OP, try_##name)                         \
+    PTAC_WINDOW_ENTRY(name##_operator, "Tensor.__" #sign "__", OP, take_operator,      \
                       try_##name)
 
 OF_BOTH(add, PTAC_SMALL_ADD, add)
@@ -183,8 +182,8 @@ OF_BOTH(sub, PTAC_SMALL_SUB, sub)
 OF_BOTH(mul, PTAC_SMALL_MUL, mul)
 OF_BOTH(div, PTAC_SMALL_DIV, truediv)
 /* y + x, where y is a number, is x.__radd__(y): the same sum. */
-PTAC_WINDOW_ENTRY(add_turned, "Tensor.__radd__", take_operator, try_add)
-PTAC_WINDOW_ENTRY(mul_turned, "Tensor.__rmul__", take_operator, try_mul)
+PTAC_WINDOW_ENTRY(add_turned, "Tensor.__radd__", OP, take_operator, try_add)
+PTAC_WINDOW_ENTRY(mul_turned, "Tensor.__rmul__", OP, take_operator, try_mul)
 
 /* Operators of tensors, in the order of the planner's codes. */
 static const struct operator_of {

@@ -32,8 +32,7 @@ static PyObject *run_product(PyObject *a, PyObject *b)
 
 static PyObject *try_product(PyObject *a, PyObject *b)
 {
-    return ptac_chooser_gate(PTAC_OP_MM) == PTAC_TAKE && ptac_entry_takes(a) &&
-                   ptac_entry_takes(b)
+    return ptac_chooser_gate(PTAC_OP_MM) == PTAC_TAKE && !ptac_entry_reason(b)
                ? run_product(a, b)
                : NULL;
 }
@@ -43,8 +42,8 @@ static PyObject *try_matrices(PyObject *const *args, Py_ssize_t n)
     return n == 2 ? try_product(args[0], args[1]) : NULL;
 }
 
-PTAC_ENTRY(matmul, "torch.matmul", try_matrices)
-PTAC_ENTRY(matmul_method, "Tensor.matmul", try_matrices)
-PTAC_ENTRY(matmul_operator, "Tensor.__matmul__", try_matrices)
-PTAC_ENTRY(mm, "torch.mm", try_matrices)
-PTAC_ENTRY(mm_method, "Tensor.mm", try_matrices)
+PTAC_ENTRY(matmul, "torch.matmul", PTAC_N_OPS, try_matrices)
+PTAC_ENTRY(matmul_method, "Tensor.matmul", PTAC_N_OPS, try_matrices)
+PTAC_ENTRY(matmul_operator, "Tensor.__matmul__", PTAC_N_OPS, try_matrices)
+PTAC_ENTRY(mm, "torch.mm", PTAC_N_OPS, try_matrices)
+PTAC_ENTRY(mm_method, "Tensor.mm", PTAC_N_OPS, try_matrices)
