@@ -97,14 +97,24 @@ def go_to(config: Config, strict: bool = False) -> None:
     is a RuntimeError, and the process is as it was before. Called in the midst of
     another change, as a signal handler may, it happens right after that.
     """
-    with locked():
-        if _state.is_busy:
-            _state.afterwards = config
-            return
-        try:
-            _alone(lambda: _change(config, strict))
-        finally:
-            drain()
+    try:
+        with locked():
+            if _state.is_busy:
+                _state.afterwards = config
+                return
+            try:
+                _alone(lambda: _change(config, strict))
+            finally:
+                drain()
+    finally:
+        _look_again()
+
+
+def _look_again() -> None:
+    """Let go what waited for the lock while this thread had it."""
+    c = _host.loaded()
+    if c is not None:
+        c.windows_look()
 
 
 def _alone(change: Callable[[], None]) -> None:
@@ -233,17 +243,23 @@ def drain(is_ending: bool = False, patience_s: float = _PATIENCE_S) -> bool:
     as the last thing it does; ``patience_s``, how long other threads may take to sleep.
     """
     with locked():
-        if not _state.draining:
-            return True
-        if _state.is_busy:
-            return False
-        c = _host.load()
-        import torch
+        is_done = _drain(is_ending, patience_s)
+    _look_again()
+    return is_done
 
-        _alone(lambda: _take_out(c, torch, is_ending, patience_s))
-        if _state.draining:
-            _try_again_later(c, torch, is_ending)
-        return not _state.draining
+
+def _drain(is_ending: bool, patience_s: float) -> bool:
+    if not _state.draining:
+        return True
+    if _state.is_busy:
+        return False
+    c = _host.load()
+    import torch
+
+    _alone(lambda: _take_out(c, torch, is_ending, patience_s))
+    if _state.draining:
+        _try_again_later(c, torch, is_ending)
+    return not _state.draining
 
 
 def _take_out(c: Any, torch: Any, is_ending: bool, patience_s: float) -> None:

@@ -1,13 +1,13 @@
 """Our own operators, for programs that call them by name.
 
-All are in torch's dispatcher as ``torch.ops.pai_torchacc.*``, with autograd formulas
+Most are in torch's dispatcher as ``torch.ops.pai_torchacc.*``, with autograd formulas
 and fake kernels. Importing this package defines them; they stay for the life of the
 process. While ``operator_fusion`` is off, or a call does not suit any kernel row, they
 compute the same by torch's own operators.
 
 ``torch.compile(fullgraph=True)`` and ``torch.export`` keep ``linear_act``, ``conv_act``
 and ``cross_entropy``. Of the others they see torch's own operators, which a compiler
-fuses with what is around them.
+fuses with what is around them. ``docs/operators.md`` says the rest.
 """
 
 from __future__ import annotations

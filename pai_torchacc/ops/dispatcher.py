@@ -18,7 +18,7 @@ _AUTOCASTS = "AutocastCPU", "AutocastCUDA"
 def define(
     schema: str,
     stock: Callable[..., Any],
-    kernels: dict[str, Callable[..., Any]],
+    kernels: dict[str, Callable[..., Any] | None],
     backward: Callable[..., Any],
     setup_context: Callable[..., None],
     *,
@@ -35,7 +35,8 @@ def define(
         The same by torch's operators, which autocast casts for, unless ``kernels`` says
         otherwise; and what fake tensors give, unless ``fake`` does.
     kernels : dict
-        By dispatch key: by a row where one takes the call, else by ``stock``.
+        By dispatch key: by a row where one takes the call, else by ``stock``. None for
+        an autocast that does nothing.
     backward, setup_context : callable
         As of ``torch.library.register_autograd``.
     fake : callable, optional
@@ -47,7 +48,8 @@ def define(
     tags = (torch.Tag.nondeterministic_seeded,) if is_random else ()
     _library.define(schema, tags=tags)
     for key, kernel in {**dict.fromkeys(_AUTOCASTS, stock), **kernels}.items():
-        _library.impl(name, kernel, key)
+        if kernel is not None:
+            _library.impl(name, kernel, key)
     _library.impl(name, stock, "CompositeExplicitAutograd")
     torch.library.register_fake(name, fake or stock, lib=_library)
     torch.library.register_autograd(

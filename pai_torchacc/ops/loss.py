@@ -58,6 +58,7 @@ define(
     {
         "CPU": _loss.kernel,
         "CUDA": _loss.kernel,
+        "AutocastCPU": None,
         "AutocastCUDA": _loss.under_autocast,
     },
     _loss.backward,

@@ -204,13 +204,18 @@ def _conv_act_backward(ctx: Any, grad: Any, grad_z: Any) -> tuple[Any, ...]:
     if grad_z is not None and saves_z(ctx.activation):
         of_z = grad_z if of_z is None else of_z + grad_z
     found: tuple[Tensor | None, ...] = (None, None, None)
+    is_one = x.dim() < weight.dim()  # without a batch
     if of_z is not None:
+        if is_one:
+            of_z, x = of_z.unsqueeze(0), x.unsqueeze(0)
         wants = list(ctx.needs_input_grad[:3])
         stride, padding, dilation, groups = ctx.options
         no_padding = [0] * len(stride)
         options = stride, padding, dilation, False, no_padding, groups
         args = of_z, x, weight, ctx.bias_sizes, *options, wants
         found = torch.ops.aten.convolution_backward(*args)
+        if is_one and found[0] is not None:
+            found = found[0].squeeze(0), *found[1:]
     return *found, *(None,) * 5
 
 

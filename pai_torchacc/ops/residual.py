@@ -59,6 +59,8 @@ def _stock_add_norm(
     eps: float,
     is_rms: bool,
 ) -> tuple[Tensor, Tensor]:
+    if is_rms and bias is not None:
+        raise ValueError("rms_norm has no bias")
     total = x + residual
     shape = total.shape[total.dim() - n_last :]
     if is_rms:
@@ -70,7 +72,10 @@ def _add_norm_kernel(
     x: Tensor, residual: Tensor, n_last: int, weight: Any, bias: Any, *rest: Any
 ) -> tuple[Tensor, Tensor]:
     args = x, residual, weight, bias, n_last, *rest
-    made = _host.ask("add_norm", *args, by_name.KERNEL)
+    is_rms = rest[1]
+    made = None
+    if not (is_rms and bias is not None):
+        made = _host.ask("add_norm", *args, by_name.KERNEL)
     if made is None:
         return _stock_add_norm(x, residual, n_last, weight, bias, *rest)
     return made[0], made[1]
@@ -81,6 +86,8 @@ def _add_norm_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     ctx.sizes = x.shape, residual.shape
     ctx.has_bias = bias is not None
     ctx.set_materialize_grads(False)
+    if not any(t.requires_grad for t in (x, residual)):  # as torch's sum of the two
+        ctx.mark_non_differentiable(output[1])
     ctx.save_for_backward(output[1], weight)
 
 
@@ -112,8 +119,12 @@ define(
 
 def _stock_dropout_add(x: Tensor, residual: Tensor, p: float) -> tuple[Tensor, Tensor]:
     """The result and its mask."""
+    if not 0 <= p <= 1:
+        raise ValueError(f"p={p}; a probability is from 0 to 1")
     keep = 1 - p
-    if p >= 1:
+    if p == 0:  # nothing is drawn, as by F.dropout
+        return x + residual, torch.ones_like(x, dtype=torch.bool)
+    if p == 1:
         return x * 0 + residual, torch.zeros_like(x, dtype=torch.bool)
     noise = torch.empty_like(x).bernoulli_(keep)
     mask = noise.bool()

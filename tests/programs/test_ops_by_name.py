@@ -368,6 +368,80 @@ def test_conv_act_compiles_and_differentiates() -> None:
     assert torch.autograd.gradgradcheck(by_name, leaves)
 
 
+def test_biases_of_one_dimension_and_more(is_on: bool) -> None:
+    x, b = (torch.randn(6, requires_grad=True) for _ in range(2))
+    y = ops.bias_gelu(x, b)
+    (of_x,) = torch.autograd.grad(y.pow(2).sum(), x, create_graph=True)
+    found = torch.autograd.grad(of_x.sin().sum(), (x, b))
+    (of_x,) = torch.autograd.grad(F.gelu(x + b).pow(2).sum(), x, create_graph=True)
+    torch.testing.assert_close(found, torch.autograd.grad(of_x.sin().sum(), (x, b)))
+    operator = torch.ops.pai_torchacc.bias_act
+    for sizes in ((6,), (1, 6), (3, 6)):
+        x, b = (
+            torch.randn(3, 6, requires_grad=True),
+            torch.randn(sizes).requires_grad_(),
+        )
+        found, expected = (
+            torch.autograd.grad(y.sum(), (x, b))
+            for y in (operator(x, b, RELU), F.relu(x + b))
+        )
+        torch.testing.assert_close(found, expected)
+
+
+RELU = ops.ACTIVATIONS.index("relu")
+
+
+def test_a_sum_wants_no_more_gradients_than_torchs(is_on: bool) -> None:
+    x, r, w, b = inputs("add_norm")
+    with torch.no_grad():
+        x, r = x.clone(), r.clone()
+    y, total = ops.add_norm(x, r, 64, w, b)
+    below = torch.ops.pai_torchacc.add_norm(x, r, 1, w, b, 1e-5, False)
+    assert y.requires_grad
+    assert below[0].requires_grad
+    assert not total.requires_grad
+    assert not below[1].requires_grad
+    grads = [torch.autograd.grad(v.sin().sum(), (w, b)) for v in (y, below[0])]
+    torch.testing.assert_close(*grads)
+
+
+def test_one_image_and_its_gradient_by_the_operator() -> None:
+    args, _ = conv_inputs("one image", requires_grad=True)
+    options = [1, 1], [0, 0], [1, 1], 1, RELU
+    y, _ = torch.ops.pai_torchacc.conv_act(*args, *options)
+    expected = F.relu(F.conv2d(*args))
+    found = [torch.autograd.grad(v.sin().sum(), args) for v in (y, expected)]
+    torch.testing.assert_close(*found)
+
+
+def test_dropping_nothing_draws_nothing(is_on: bool) -> None:
+    x, r = inputs("dropout_add", False)
+    for call in (ops.dropout_add, torch.ops.pai_torchacc.dropout_add):
+        for p in (0.0, 1.0):
+            state = torch.get_rng_state()
+            y = call(x, r, p)
+            y = y[0] if isinstance(y, tuple) else y
+            assert torch.equal(y, F.dropout(x, p) + r)
+            assert torch.equal(torch.get_rng_state(), state)
+        with pytest.raises(ValueError, match=r"p=2\.0"):
+            call(x, r, 2.0)
+
+
+def test_wrong_use_of_the_dispatchers() -> None:
+    x, w = torch.randn(3, 6), torch.randn(6)
+    with accelerated("add_norm"):
+        with pytest.raises(RuntimeError):
+            ops.add_norm(x, x, 6, torch.empty(0))
+        with pytest.raises(ValueError, match="no bias"):
+            torch.ops.pai_torchacc.add_norm(x, x, 1, w, w, 1e-5, True)
+    for op in ("gated_act", "add_act", "bias_act"):
+        for code in (-1, 0, len(ops.ACTIVATIONS)):
+            with pytest.raises(ValueError, match="they are 1 to 6"):
+                getattr(torch.ops.pai_torchacc, op)(
+                    x, w if op == "bias_act" else x, code
+                )
+
+
 def test_wrong_use() -> None:
     x, w = torch.randn(2, 4, 12, 12), torch.randn(8, 4, 3, 3)
     with pytest.raises(ValueError, match="there are: relu"):

@@ -117,6 +117,8 @@ class AddNorm(torch.autograd.Function):
         y, total, mean, rstd = made
         ctx.set_materialize_grads(False)
         ctx.options = options
+        if not any(ctx.needs_input_grad[:2]):  # as torch's sum of the two
+            ctx.mark_non_differentiable(total)
         ctx.save_for_backward(total, rstd, mean, weight)
         return y, total
 

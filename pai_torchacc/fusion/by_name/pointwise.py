@@ -79,7 +79,8 @@ def swiglu(gate: Tensor, value: Tensor) -> Tensor:
     Parameters
     ----------
     gate, value : Tensor
-        [...]; of a layer's one product both are ``.chunk(2, -1)``, which is copied.
+        [...]; halves of one product, as of ``.chunk(2, -1)``, are not contiguous, and
+        left to torch's operators.
 
     Returns
     -------
@@ -161,6 +162,8 @@ def _compute(op: str, node: Any, a: Tensor, b: Tensor, activation: str) -> Tenso
 
 def stock(op: str, a: Tensor, b: Tensor, code: int) -> Tensor:
     """The same by torch's operators."""
+    if not 0 < code < len(ACTIVATIONS):
+        raise ValueError(f"activation {code}; they are 1 to {len(ACTIVATIONS) - 1}")
     return activated(a, code) * b if op == "gated_act" else activated(a + b, code)
 
 
@@ -227,7 +230,7 @@ def gradients(
     if op == "bias_act":
         assert b is not None
         of_sum = _through(grad, a + b, code)
-        return of_sum, of_sum.sum(tuple(range(a.dim() - 1)))
+        return of_sum, of_sum.sum_to_size(b.shape)
     if op == "gated_act":
         assert b is not None
         return _through(grad * b, a, code), grad * activated(a, code)

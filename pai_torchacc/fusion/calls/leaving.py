@@ -31,15 +31,27 @@ def when_quiet(c: Any, leave: Callable[[], None]) -> None:
     _leaving.leave, _leaving.come_back = leave, None
 
     def look() -> None:
-        if not _lock.switch.acquire(blocking=False):
-            c.windows_then(look)
-            return
+        held: list[bool] = []
         try:
-            _leave_if_quiet(c, look)
+            if not _try_to_lock(held):
+                # Who holds it looks after that; and may just have done so.
+                c.windows_then(look)
+            if held[0] or _try_to_lock(held):
+                _leave_if_quiet(c, look)
         finally:
-            _lock.switch.release()
+            if held and held[-1]:  # no call before this one: none is interrupted
+                _lock.switch.release()
 
     look()
+
+
+def _try_to_lock(held: list[bool]) -> bool:
+    """Append whether this thread has the lock now, in the call that takes it.
+
+    So a signal's handler that raises right behind it leaves a trace of the lock.
+    """
+    held.extend(map(_lock.switch.acquire, (False,)))
+    return held[-1]
 
 
 def stay(c: Any, come_back: Callable[[], None]) -> bool:
@@ -62,15 +74,22 @@ def _leave_if_quiet(c: Any, look: Callable[[], None]) -> None:
     c.windows_then(look)  # first: a signal's handler may raise from here on
     if not c.windows_are_quiet():  # a window that an exception cut off is none
         return
-    _leaving.is_now = True
+    is_done, _leaving.is_now = False, True
     try:
-        leave()
-        rows.keep(c)
-        c.sites_forget()
-        _leaving.leave = None
-        c.windows_then(None)
+        _leave(c, leave)
+        is_done = True
     finally:
         _leaving.is_now = False
         come_back, _leaving.come_back = _leaving.come_back, None
-    if come_back is not None:
-        come_back()
+        if come_back is not None:
+            if not is_done:
+                _leave(c, leave)
+            come_back()
+
+
+def _leave(c: Any, leave: Callable[[], None]) -> None:
+    leave()
+    rows.keep(c)
+    c.sites_forget()
+    _leaving.leave = None
+    c.windows_then(None)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
+import operator
+import signal
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 import torch
@@ -13,6 +17,8 @@ from torch import Tensor, nn
 
 import pai_torchacc as ptac
 from pai_torchacc import _C
+from pai_torchacc._switch import state
+from pai_torchacc.fusion import calls
 from pai_torchacc.fusion.calls import entries
 
 
@@ -95,6 +101,61 @@ def test_switched_on_by_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     thread.join(60)
     assert ptac.status()["operator_fusion"]["active"]
     assert hits(net) == 1
+
+
+def has_left() -> bool:
+    return not len(calls._ledger) and not _C.windows_open()
+
+
+def test_the_lock_is_held_as_the_last_window_closes() -> None:
+    """By a thread that switches, which looks after it when it is done."""
+    net, is_held, go = between(), threading.Event(), threading.Event()
+    ptac.enable_operator_fusion()
+
+    def hold() -> None:
+        with state.locked():
+            ptac.disable()
+            is_held.set()
+            go.wait(60)
+        ptac.status()
+
+    thread = threading.Thread(target=hold)
+    net(X, lambda: (thread.start(), is_held.wait(60)))
+    assert not has_left()
+    go.set()
+    thread.join(60)
+    assert has_left()
+
+
+def test_interrupted_before_it_begins() -> None:
+    """The next look leaves."""
+    net = between()
+    ptac.enable_operator_fusion()
+    raise_signal = partial(ctypes.CDLL(None)["raise"], signal.SIGINT)
+    looks = []
+
+    def hold() -> None:
+        with state.locked():
+            ptac.disable()
+            looks.append(True)
+            done.wait(60)
+
+    done = threading.Event()
+    thread = threading.Thread(target=hold)
+
+    def switch_off() -> None:
+        thread.start()
+        while not looks:
+            pass
+
+    net(X, switch_off)
+    done.set()
+    thread.join(60)
+    # In one step of the interpreter, so that the signal comes to what is called.
+    with pytest.raises(KeyboardInterrupt):
+        list(map(operator.call, [raise_signal, _C.windows_look]))
+    _C.windows_look()
+    assert has_left()
 
 
 def test_an_error_in_the_midst(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -120,6 +120,8 @@ const ptac_kernel *ptac_lean_admit(ptac_call *call, ptac_lean_from from,
 {
     if (!why && from != PTAC_LEAN_KERNEL)
         why = ptac_why_not_lean();
+    if (!why && from == PTAC_LEAN_KERNEL && ptac_shadow_is_on())
+        why = PTAC_MODE; /* there is nobody here who could repeat the call */
     if (!why)
         return ptac_admit(call);
     ptac_refuse(call->op, why);

@@ -29,7 +29,7 @@ ptac_reason ptac_norm_read_rows(const ptac_call *call, const ptac_view *x,
 ptac_reason ptac_norm_weight_reason(const ptac_view *weight, const ptac_view *x,
                                     int64_t n_last)
 {
-    if (!weight->data)
+    if (!weight->data && weight->n_dims == 0) /* there is none */
         return PTAC_TAKE;
     if (weight->dtype != x->dtype)
         return PTAC_DTYPE;

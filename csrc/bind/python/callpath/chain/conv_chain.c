@@ -329,12 +329,13 @@ PTAC_ARGS(conv_relu, 8)
     PTAC_IN_FLIGHT;
     g->output_padding = (ptac_dims){.n = 2};
     g->groups = PyLong_CheckExact(args[6]) ? PyLong_AsLongLong(args[6]) : -1;
-    if (is_shut() || (!is_kernel && ptac_why_not_lean()) ||
-        !read_tuple(args[3], &g->stride) || !read_tuple(args[4], &g->padding) ||
-        !read_tuple(args[5], &g->dilation) || g->groups < 1 || PyErr_Occurred()) {
+    if (g->groups < 1 || !read_tuple(args[3], &g->stride) ||
+        !read_tuple(args[4], &g->padding) || !read_tuple(args[5], &g->dilation)) {
         PyErr_Clear(); /* of numbers that are too large: torch says so */
         Py_RETURN_NONE;
     }
+    if (is_shut() || (!is_kernel && ptac_why_not_lean()))
+        Py_RETURN_NONE;
     if (!is_kernel)
         return run_constant(&chain, &c, args[0]);
     return ptac_are_plain(args, 3, 2) ? run_chain(&chain, &c, args[0])

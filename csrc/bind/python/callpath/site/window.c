@@ -113,6 +113,8 @@ static void call_afterwards(void)
     afterwards = NULL;
     PyErr_Fetch(&type, &value, &trace);
     done = PyObject_CallNoArgs(call);
+    if (!done && !afterwards) /* it may not have begun */
+        afterwards = Py_NewRef(call);
     if (type) {
         if (!done)
             PyErr_WriteUnraisable(call);
