@@ -151,9 +151,13 @@ def test_interrupted_before_it_begins() -> None:
     net(X, switch_off)
     done.set()
     thread.join(60)
-    # In one step of the interpreter, so that the signal comes to what is called.
-    with pytest.raises(KeyboardInterrupt):
-        list(map(operator.call, [raise_signal, _C.windows_look]))
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        # In one step of the interpreter, so that the signal comes to what is called.
+        with pytest.raises(KeyboardInterrupt):
+            list(map(operator.call, [raise_signal, _C.windows_look]))
+    finally:
+        signal.signal(signal.SIGINT, before)
     _C.windows_look()
     assert has_left()
 

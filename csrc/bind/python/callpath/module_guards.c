@@ -293,7 +293,7 @@ static bool remember(PyObject *entry)
 
     if (!PyArg_ParseTuple(entry, "O!O!", &PyType_Type, &type, &PyList_Type, &list))
         return false;
-    name = PyObject_GetAttrString(type, "__name__");
+    name = PyObject_GetAttr(type, ptac_names.__name__);
     kind = name ? ptac_module_kind_named(name) : PTAC_N_MODULES;
     if (kind == PTAC_N_MODULES)
         return false;

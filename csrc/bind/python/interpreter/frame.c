@@ -1,6 +1,7 @@
 /*
  * frame.c - finding the frame, and proving that it is laid out as we think.
  */
+#include "bind/python/module/names.h"
 #include "bind/python/interpreter/frame.h"
 
 #include <dlfcn.h>
@@ -65,7 +66,7 @@ bool ptac_frame_is_alive(const PyThreadState *thread, const ptac_frame *frame)
 static bool is_as_expected(const ptac_frame *f, PyFrameObject *object, PyObject *first)
 {
     PTAC_OWNED PyObject *code = (PyObject *)PyFrame_GetCode(object);
-    PTAC_OWNED PyObject *back = PyObject_GetAttrString((PyObject *)object, "f_back");
+    PTAC_OWNED PyObject *back = PyObject_GetAttr((PyObject *)object, ptac_names.f_back);
 
     PyErr_Clear();
     return f->object == (PyObject *)object && f->code == code &&

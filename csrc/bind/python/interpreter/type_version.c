@@ -5,6 +5,7 @@
  * classes are changed and looked up by turns, and the one word is taken that is 0
  * whenever it has to be, and new after each lookup.
  */
+#include "bind/python/module/names.h"
 #include "bind/python/interpreter/type_version.h"
 
 #include <string.h>
@@ -97,7 +98,7 @@ PTAC_ARGS(type_version_learn, 3)
 
     if (!PyType_Check(args[0]) || !PyType_Check(args[1]))
         return PyErr_Format(PyExc_TypeError, "two classes are expected");
-    size = PyObject_GetAttrString((PyObject *)Py_TYPE(args[0]), "__basicsize__");
+    size = PyObject_GetAttr((PyObject *)Py_TYPE(args[0]), ptac_names.__basicsize__);
     p.n_words = size ? PyLong_AsSize_t(size) / sizeof(uint32_t) : 0;
     if (PyErr_Occurred())
         return NULL;

@@ -5,6 +5,7 @@
  * threads run on: what is said to be the caller of a frame may be no frame by then, as
  * was seen in CPython 3.11 while threads traced.
  */
+#include "bind/python/module/names.h"
 #include "bind/python/module/pybind.h"
 
 /* How many of a frame and its callers run this code; -1 with an exception set. */
@@ -14,8 +15,8 @@ static long count(PyObject *frame, PyObject *code)
 
     Py_INCREF(frame);
     while (frame && frame != Py_None) {
-        PTAC_OWNED PyObject *runs = PyObject_GetAttrString(frame, "f_code");
-        PyObject *caller = PyObject_GetAttrString(frame, "f_back");
+        PTAC_OWNED PyObject *runs = PyObject_GetAttr(frame, ptac_names.f_code);
+        PyObject *caller = PyObject_GetAttr(frame, ptac_names.f_back);
 
         n += runs == code;
         Py_DECREF(frame);

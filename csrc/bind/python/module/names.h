@@ -26,7 +26,9 @@
         X(num_batches_tracked), X(add_), X(rho), X(square_avg), X(acc_delta),          \
         X(alpha), X(centered), X(grad_avg), X(sum), X(lr_decay), X(mu_product),        \
         X(momentum_decay), X(padding_idx), X(max_norm), X(scale_grad_by_freq),         \
-        X(sparse), X(mode), X(include_last_offset), X(__code__)
+        X(sparse), X(mode), X(include_last_offset), X(__code__), X(__name__),          \
+        X(__basicsize__), X(__dict__), X(_dispatch_cache), X(cached_ops), X(f_back),   \
+        X(f_code)
 
 /* Filled when the module is made. */
 extern struct ptac_names {

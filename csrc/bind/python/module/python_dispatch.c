@@ -7,11 +7,12 @@
  * has for all devices under one key, such as copy_, comes to the key CPU as long as
  * ours is there; the next call would go to what lies there then, which is address 0.
  */
+#include "bind/python/module/names.h"
 #include "bind/python/module/pybind.h"
 
 static void empty(PyObject *overload)
 {
-    PTAC_OWNED PyObject *kept = PyObject_GetAttrString(overload, "_dispatch_cache");
+    PTAC_OWNED PyObject *kept = PyObject_GetAttr(overload, ptac_names._dispatch_cache);
 
     if (kept && PyDict_Check(kept))
         PyDict_Clear(kept);
@@ -22,7 +23,7 @@ void ptac_python_dispatch_forget(void)
     PTAC_OWNED PyObject *name = PyUnicode_FromString("torch._ops");
     PTAC_OWNED PyObject *module = name ? PyImport_GetModule(name) : NULL;
     PTAC_OWNED PyObject *overloads =
-        module ? PyObject_GetAttrString(module, "cached_ops") : NULL;
+        module ? PyObject_GetAttr(module, ptac_names.cached_ops) : NULL;
     PTAC_OWNED PyObject *each = overloads ? PyObject_GetIter(overloads) : NULL;
     PyObject *overload;
 

@@ -273,7 +273,7 @@ PyObject *ptac_wrap_outputs(at_tensor first, at_tensor second)
 static Py_ssize_t last_word(PyTypeObject *type)
 {
     PTAC_OWNED PyObject *size =
-        PyObject_GetAttrString((PyObject *)type, "__basicsize__");
+        PyObject_GetAttr((PyObject *)type, ptac_names.__basicsize__);
     const Py_ssize_t bytes = size ? PyLong_AsSsize_t(size) : -1;
 
     PyErr_Clear();

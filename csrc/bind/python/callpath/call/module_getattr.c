@@ -36,7 +36,7 @@ static PyObject *enter(PyObject *callable, PyObject *const *args, size_t n_args,
 static ptac_vectorcall_fn *place_in(PyObject *callable, ptac_vectorcall_fn address)
 {
     PTAC_OWNED PyObject *size =
-        PyObject_GetAttrString((PyObject *)Py_TYPE(callable), "__basicsize__");
+        PyObject_GetAttr((PyObject *)Py_TYPE(callable), ptac_names.__basicsize__);
     const size_t n_words = size ? PyLong_AsSize_t(size) / sizeof address : 0;
     ptac_vectorcall_fn *words = (ptac_vectorcall_fn *)(void *)callable, *found = NULL;
     int n = 0;

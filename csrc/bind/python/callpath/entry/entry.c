@@ -3,6 +3,8 @@
  */
 #include "bind/python/callpath/entry/entry.h"
 
+#include "bind/python/module/names.h"
+
 #include <string.h>
 
 enum {
@@ -100,7 +102,7 @@ static uintptr_t *address_in(PyObject *callable)
 static bool has_address(PyObject *callable)
 {
     PTAC_OWNED PyObject *size =
-        PyObject_GetAttrString((PyObject *)Py_TYPE(callable), "__basicsize__");
+        PyObject_GetAttr((PyObject *)Py_TYPE(callable), ptac_names.__basicsize__);
     const Py_ssize_t n_bytes = size ? PyLong_AsSsize_t(size) : 0;
 
     PyErr_Clear();
@@ -111,7 +113,7 @@ static bool has_address(PyObject *callable)
 /* The last part of an entry's name is the function's own. */
 static bool has_name(PyObject *callable, const char *name)
 {
-    PTAC_OWNED PyObject *its = PyObject_GetAttrString(callable, "__name__");
+    PTAC_OWNED PyObject *its = PyObject_GetAttr(callable, ptac_names.__name__);
     const char *last = strrchr(name, '.');
     const bool is = its && PyUnicode_CheckExact(its) && last &&
                     PyUnicode_CompareWithASCIIString(its, last + 1) == 0;

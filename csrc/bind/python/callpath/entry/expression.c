@@ -167,7 +167,7 @@ static bool can_be_written(PyObject *result, ptac_view *view)
 static void note(ptac_site *site, PyObject *callable, int n_steps)
 {
     Py_XDECREF(site->function);
-    site->function = PyObject_GetAttrString(callable, "__name__");
+    site->function = PyObject_GetAttr(callable, ptac_names.__name__);
     PyErr_Clear();
     site->n_hits++;
     site->saved_ns = NAN; /* no table tells of steps in one pass */

@@ -80,7 +80,7 @@ PTAC_VARARGS(linear_module_install)
                           &classes[1], &getattr))
         return NULL;
     for (int i = 0; i < N_CLASSES; i++) {
-        PyObject *space = PyObject_GetAttrString(classes[i], "__dict__");
+        PyObject *space = PyObject_GetAttr(classes[i], ptac_names.__dict__);
 
         if (!space)
             return NULL;
