@@ -126,10 +126,10 @@ def conv_act(
 
 
 def _per_axis(value: Any, n_axes: int) -> tuple[int, ...] | None:
-    """None of what torch has to look at: a padding's name, or too many numbers."""
+    """None of what torch has to look at: a padding's name, or other numbers."""
     if isinstance(value, int):
         return (value,) * n_axes
-    if isinstance(value, str) or len(value) not in (1, n_axes):
+    if not isinstance(value, tuple | list) or len(value) not in (1, n_axes):
         return None
     return tuple(value) * (n_axes // len(value))
 

@@ -69,15 +69,20 @@ def _stock_add_norm(
 
 
 def _add_norm_kernel(
-    x: Tensor, residual: Tensor, n_last: int, weight: Any, bias: Any, *rest: Any
+    x: Tensor,
+    residual: Tensor,
+    n_last: int,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+    is_rms: bool,
 ) -> tuple[Tensor, Tensor]:
-    args = x, residual, weight, bias, n_last, *rest
-    is_rms = rest[1]
     made = None
-    if not (is_rms and bias is not None):
+    if bias is None or not is_rms:
+        args = x, residual, weight, bias, n_last, eps, is_rms
         made = _host.ask("add_norm", *args, by_name.KERNEL)
     if made is None:
-        return _stock_add_norm(x, residual, n_last, weight, bias, *rest)
+        return _stock_add_norm(x, residual, n_last, weight, bias, eps, is_rms)
     return made[0], made[1]
 
 

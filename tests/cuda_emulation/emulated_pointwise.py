@@ -115,6 +115,14 @@ def test_small_or_compiled_they_are_torchs(on: Any, name: str) -> None:
     assert counted.forwarded in ({"not measured faster": 1}, {"shape": 1})
 
 
+def test_a_bias_and_its_activation_are_torchs(on: Any) -> None:
+    """No row of CUDA's has them."""
+    x, b = torch.randn(4, 6, device="cuda"), torch.randn(6, device="cuda")
+    counted = hits("bias_act")
+    torch.testing.assert_close(ops.bias_gelu(x, b).cpu(), F.gelu(x.cpu() + b.cpu()))
+    assert (counted.accelerated, counted.failed) == (0, 0)
+
+
 @pytest.mark.parametrize("name", OPERATORS)
 def test_shadow_checks(on: Any, name: str) -> None:
     ours, _ = OPERATORS[name]

@@ -1,7 +1,8 @@
 /*
  * dropout_add.c - the call path to dropout_add, on CUDA, and to its gradient.
  *
- * Each function returns None where torch's own operators have to do the call.
+ * Each function returns None where torch's own operators have to do the call. On the
+ * CPU it is random/dropout.c's.
  */
 #include "bind/python/callpath/lean_call.h"
 
@@ -92,6 +93,8 @@ PTAC_ARGS(dropout_add, 4)
     if (PyErr_Occurred() || ptac_is_off(m.call.op))
         return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
     why = ptac_lean_read(args, places, 2, &m.call);
+    if (!why && m.call.on != PTAC_ON_CUDA)
+        why = PTAC_DEVICE;
     if (!why)
         why = read_dropout(&m.call, &p);
     row = PyErr_Occurred() ? NULL : ptac_lean_admit(&m.call, m.from, why);

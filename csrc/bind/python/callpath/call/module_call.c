@@ -133,6 +133,9 @@ static PyObject *enter(PyObject *self, PyObject *const *args, size_t n_args,
         if (result || PyErr_Occurred())
             return result;
     }
+    /* We may have to leave; who was asked before had to let another thread go first. */
+    if (ptac_windows_awaited && !ptac_windows_look())
+        return NULL;
     if (ptac_vectorcall_count(n_args) < 1 || !is_left_to_itself(args[0]))
         return ptac_vectorcall(stock, args, n_args, keywords);
     if (is_of_one) {

@@ -23,7 +23,7 @@ int ptac_n_windows;
 static window windows[MOST]; /* the first ptac_n_windows */
 
 /* What is called once no window is open and no site in use, or NULL. */
-static PyObject *afterwards;
+PyObject *ptac_windows_awaited;
 
 /* Its place is taken by the last one. What is dropped may run Python. */
 static void close_window(int i)
@@ -106,15 +106,15 @@ static bool is_quiet(void)
  */
 static void call_afterwards(void)
 {
-    PyObject *type, *value, *trace, *call = afterwards, *done;
+    PyObject *type, *value, *trace, *call = ptac_windows_awaited, *done;
 
     if (ptac_sites_in_use > 0 || !is_quiet())
         return;
-    afterwards = NULL;
+    ptac_windows_awaited = NULL;
     PyErr_Fetch(&type, &value, &trace);
     done = PyObject_CallNoArgs(call);
-    if (!done && !afterwards) /* it may not have begun */
-        afterwards = Py_NewRef(call);
+    if (!done && !ptac_windows_awaited) /* it may not have begun */
+        ptac_windows_awaited = Py_NewRef(call);
     if (type) {
         if (!done)
             PyErr_WriteUnraisable(call);
@@ -124,11 +124,18 @@ static void call_afterwards(void)
     Py_DECREF(call);
 }
 
+bool ptac_windows_look(void)
+{
+    if (ptac_windows_awaited)
+        call_afterwards();
+    return !PyErr_Occurred();
+}
+
 void ptac_site_leave(void)
 {
     ptac_sites_in_use_here--;
     ptac_sites_in_use--;
-    if (afterwards)
+    if (ptac_windows_awaited)
         call_afterwards();
 }
 
@@ -189,7 +196,7 @@ static PyObject *take(const ptac_frame *frame, PyObject *x)
         count_write(w);
     if (w && ++w->at == w->n) {
         close_window((int)(w - windows));
-        if (afterwards)
+        if (ptac_windows_awaited)
             call_afterwards();
         if (PyErr_Occurred())
             Py_CLEAR(y);
@@ -232,16 +239,14 @@ PTAC_GIVES(windows_are_quiet, PyBool_FromLong(is_quiet()))
 /* windows_look(): make the call that waits for quiet, if it is. */
 PTAC_NOARGS(windows_look)
 {
-    if (afterwards)
-        call_afterwards();
-    return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
+    return ptac_windows_look() ? Py_NewRef(Py_None) : NULL;
 }
 
 /* windows_then(call or None): make the call, in any thread, once that is so. */
 PTAC_O(windows_then, call)
 {
-    ptac_keep(&afterwards, call);
-    if (afterwards == Py_None)
-        Py_CLEAR(afterwards);
+    ptac_keep(&ptac_windows_awaited, call);
+    if (ptac_windows_awaited == Py_None)
+        Py_CLEAR(ptac_windows_awaited);
     Py_RETURN_NONE;
 }

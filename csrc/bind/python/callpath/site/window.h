@@ -14,6 +14,12 @@
 /* Windows that are open, dead ones included. */
 extern int ptac_n_windows;
 
+/* What is to be called once none is open, see windows_then(); NULL: nothing. */
+extern PyObject *ptac_windows_awaited;
+
+/* Call it, if it is time. False with an exception set. */
+bool ptac_windows_look(void);
+
 /*
  * This thread uses a site in this frame: what the frame had open was cut off, and there
  * is room for one more window. False, and nothing is to be computed ahead, where there
