@@ -311,9 +311,14 @@ def points(
     kinds = {}
     allowed = {}
     runnable = {}
+    above = set()
     for op, op_kinds, rows in operators:
         kinds[op] = set(op_kinds)
         runnable[op] = {name for name, _, can_run, _ in rows if can_run}
+        if op not in BY_NAME:
+            above.update(
+                (op, name) for name, level, *_ in rows if LEVELS.index(level) > highest
+            )
         allowed[op] = {
             name for name, level, can_run, _ in rows
             if can_run and (op in BY_NAME or LEVELS.index(level) <= highest)
@@ -323,6 +328,8 @@ def points(
     for m in _in_todays_kinds(said, allowed):
         if m.kind not in kinds.get(m.op, ()):
             continue  # measured by another version of this package
+        if (m.op, m.row) in above:
+            continue  # where nothing else was measured, its place says nothing of stock
         place = (m.op, m.kind, m.dtype, m.threads, m.work)
         row, _, ratio = best.setdefault(place, (None, m.stock_us, 1.0))
         least = table.least_of.get(m.op, table.least_ratio)

@@ -193,6 +193,17 @@ def test_what_amx_gained_is_said_of_cpus_with_amx() -> None:
         assert [point[5] for point in found] == [row]
 
 
+def test_a_place_of_rows_above_the_level_alone_is_none() -> None:
+    """Between places where a row was faster it would say that stock is."""
+    rows = [("bf16", "fast", True, False), ("two", "close", True, False)]
+    table = calibration.Table(
+        "t", [line("mm", "nn", "two", work=1), line("mm", "nn", "bf16", work=2)], 1.0
+    )
+    for level, said in (("close", [(1, "two")]), ("fast", [(1, "two"), (2, "bf16")])):
+        found, _ = calibration.points(table, [("mm", ["nn"], rows)], level)
+        assert [(point[4], point[5]) for point in found] == said
+
+
 def test_rows_that_are_amx_s_alone_are_for_cpus_with_it() -> None:
     rows = [("amx", "exact", True, False), ("vnni", "exact", True, False)]
     operators = [("int8_linear", ["m32_up"], rows)]
