@@ -77,6 +77,14 @@ def to_module(x: Tensor, y: Tensor) -> Tensor:
     return ACT(x + y)
 
 
+def added(x: Tensor, y: Tensor) -> Tensor:
+    return ACT(x + y + 0.5)
+
+
+def added_twice(x: Tensor, y: Tensor) -> Tensor:
+    return ACT(x + y + 0.5 + 0.5)
+
+
 ACT = nn.ReLU()
 PATTERNS = {
     article: "matmul, + 0.5, ReLU",
@@ -96,10 +104,28 @@ def test_what_runs_as_one(program: Callable[[Tensor, Tensor], Tensor], n: int) -
         text = ptac.report()
         (site,) = json.loads(ptac.report("json"))["sites"]
     assert (site["pattern"], site["hits"]) == (PATTERNS[program], 8)
-    assert site["estimated_ms_saved"] is None
+    assert site["estimated_ms_saved"] > 0
     assert PATTERNS[program] in text
     for y in got:  # products of few elements are of level close
         torch.testing.assert_close(y, expected, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("n", [4, 70, 300])
+def test_every_step_of_a_place_is_estimated(n: int) -> None:
+    def saved_ms(program: Callable[[Tensor, Tensor], Tensor]) -> float:
+        ptac.report(reset=True)
+        for _ in range(8):
+            program(x, x)
+        (site,) = json.loads(ptac.report("json"))["sites"]
+        assert site["hits"] == 8
+        return float(site["estimated_ms_saved"])
+
+    x = torch.randn(n, n)
+    with torch.no_grad(), ptac.enable_operator_fusion():
+        saved = [saved_ms(to_module), saved_ms(added), saved_ms(added_twice)]
+    of_number = saved[1] - saved[0]
+    assert min(saved[0], of_number) > 0
+    assert saved[2] == pytest.approx(saved[1] + of_number)
 
 
 def all_steps(x: Tensor, y: Tensor) -> Tensor:

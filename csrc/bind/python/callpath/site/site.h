@@ -55,7 +55,7 @@ typedef struct ptac_site {
     int n_steps; /* 0: nothing follows that we know */
     ptac_step steps[PTAC_MOST_STEPS];
     int64_t n_hits, n_misses[PTAC_SITE_N_REASONS];
-    double saved_ns; /* by hits, as the tables estimate it; NAN: they do not */
+    double saved_ns; /* by hits, as the tables estimate it */
     /* What ran as one at last, or was asked for: kinds of modules; or, where this is
        not NULL, the name of a function, owned, and as many steps. */
     unsigned char kinds[PTAC_MOST_STEPS + 1];
