@@ -70,6 +70,33 @@ def test_what_is_expected_to_gain_is_served(
 
 @pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("row", ROWS)
+def test_stock_fills_up_four_channels_for_weights_but_not_three(
+    row: str, tmp_path: Path
+) -> None:
+    """What is seen of games, and of images with a fourth channel."""
+    path = table(tmp_path, row)
+    with ptac.enable("operator_fusion", calibration=str(path)):
+        for channels, n_served in ((3, 0), (4, 1)):
+            hits = switching.hits("conv2d_backward")
+            w = torch.randn(32, channels, 8, 8, requires_grad=True)
+            F.conv2d(torch.randn(16, channels, 84, 84), w, stride=4).sum().backward()
+            assert hits.accelerated == n_served
+
+
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize("row", ROWS)
+def test_points_of_few_images_are_atens(row: str, tmp_path: Path) -> None:
+    """As of squeezed images. One that a kind was measured of is served."""
+    path = table(tmp_path, row)
+    own = f"conv2d_backward,1x1_point_{{}},float32,1,1,{row},2,100\n"
+    path.write_text(path.read_text() + own.format("data") + own.format("weight"))
+    with ptac.enable("operator_fusion", calibration=str(path)):
+        for n, n_served in ((1, 2), (2, 0), (15, 0)):
+            assert step(((n, 256, 1, 1), (96, 256, 1, 1), {})) == (0, n_served)
+
+
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize("row", ROWS)
 def test_stocks_time_is_said_by_the_calls_own_kind(row: str, tmp_path: Path) -> None:
     """Unless the other kind serves the call: then by that one."""
     path = table(tmp_path, row)

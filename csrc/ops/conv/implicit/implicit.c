@@ -80,8 +80,10 @@ static bool is_estimated(const ptac_call *call)
 {
     const ptac_conv2d *p = call->params;
 
-    return !p->is_transposed && !ptac_conv2d_is_of_volumes(call) &&
-           (p->h > 1 || p->kernel_h > 1) && ptac_implicit_accepts(call) == PTAC_TAKE;
+    const bool is_sequence = p->h == 1 && p->kernel_h == 1 && p->w > 1;
+
+    return !p->is_transposed && !ptac_conv2d_is_of_volumes(call) && !is_sequence &&
+           ptac_implicit_accepts(call) == PTAC_TAKE;
 }
 
 /* Of what ATen does itself 1x1 kernels were measured, and those on one image. */
