@@ -275,12 +275,23 @@ def _in_todays_kinds(
                 yield m._replace(kind=name)
 
 
-def _said_here(measurements: list[Measurement], has_amx: bool) -> Iterator[Measurement]:
+def _said_here(
+    measurements: list[Measurement],
+    has_amx: bool,
+    allowed: Mapping[str, Container[str]],
+) -> Iterator[Measurement]:
+    """What holds on this CPU, of lines that are said of CPUs with AMX.
+
+    They are measured at places of their own, too. Of a row that is not allowed such a
+    place would say that stock runs, between places where another row was faster.
+    """
+    others = {m[:4] for m in measurements if not m.row.endswith(WITH_AMX)}
     for m in measurements:
-        if not m.row.endswith(WITH_AMX):
+        row = m.row.removesuffix(WITH_AMX)
+        if row == m.row:
             yield m
-        elif has_amx:
-            yield m._replace(row=m.row.removesuffix(WITH_AMX))
+        elif has_amx and (row in allowed.get(m.op, ()) or m[:4] not in others):
+            yield m._replace(row=row)
 
 
 Point = tuple[str, str, str, int, Work, str | None, float, float]
@@ -311,25 +322,18 @@ def points(
     kinds = {}
     allowed = {}
     runnable = {}
-    above = set()
     for op, op_kinds, rows in operators:
         kinds[op] = set(op_kinds)
         runnable[op] = {name for name, _, can_run, _ in rows if can_run}
-        if op not in BY_NAME:
-            above.update(
-                (op, name) for name, level, *_ in rows if LEVELS.index(level) > highest
-            )
         allowed[op] = {
             name for name, level, can_run, _ in rows
             if can_run and (op in BY_NAME or LEVELS.index(level) <= highest)
         }  # fmt: skip
     best: dict[tuple[str, str, str, int, Work], tuple[str | None, float, float]] = {}
-    said = list(_said_here(table.measurements, has_amx))
+    said = list(_said_here(table.measurements, has_amx, allowed))
     for m in _in_todays_kinds(said, allowed):
         if m.kind not in kinds.get(m.op, ()):
             continue  # measured by another version of this package
-        if (m.op, m.row) in above:
-            continue  # where nothing else was measured, its place says nothing of stock
         place = (m.op, m.kind, m.dtype, m.threads, m.work)
         row, _, ratio = best.setdefault(place, (None, m.stock_us, 1.0))
         least = table.least_of.get(m.op, table.least_ratio)

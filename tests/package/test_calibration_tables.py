@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -193,15 +194,22 @@ def test_what_amx_gained_is_said_of_cpus_with_amx() -> None:
         assert [point[5] for point in found] == [row]
 
 
-def test_a_place_of_rows_above_the_level_alone_is_none() -> None:
-    """Between places where a row was faster it would say that stock is."""
+@pytest.mark.parametrize("suffix", ["", "+amx"])
+def test_places_of_rows_above_the_level(suffix: str) -> None:
+    """A place that lines of AMX alone have would say that stock is faster there."""
     rows = [("bf16", "fast", True, False), ("two", "close", True, False)]
-    table = calibration.Table(
-        "t", [line("mm", "nn", "two", work=1), line("mm", "nn", "bf16", work=2)], 1.0
-    )
-    for level, said in (("close", [(1, "two")]), ("fast", [(1, "two"), (2, "bf16")])):
-        found, _ = calibration.points(table, [("mm", ["nn"], rows)], level)
-        assert [(point[4], point[5]) for point in found] == said
+    lines = [line("mm", "nn", "two", work=1), line("mm", "nn", "bf16" + suffix, work=2)]
+    lines += [line("mm", "nt", "bf16" + suffix)]
+
+    def decided(level: str) -> list[tuple[str, Any, str | None]]:
+        table = calibration.Table("t", lines, calibration.FASTER)
+        operators = [("mm", ["nn", "nt"], rows)]
+        found, _ = calibration.points(table, operators, level, has_amx=True)
+        return [(kind, work, row) for _, kind, _, _, work, row, _, _ in found]
+
+    assert decided("fast") == [("nn", 1, "two"), ("nn", 2, "bf16"), ("nt", 1, "bf16")]
+    stocks = [] if suffix else [("nn", 2, None)]
+    assert decided("close") == [("nn", 1, "two"), *stocks, ("nt", 1, None)]
 
 
 def test_rows_that_are_amx_s_alone_are_for_cpus_with_it() -> None:

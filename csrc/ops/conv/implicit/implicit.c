@@ -79,8 +79,8 @@ static bool is_like_cases(const ptac_conv2d *p)
 static bool is_estimated(const ptac_call *call)
 {
     const ptac_conv2d *p = call->params;
-
-    const bool is_sequence = p->h == 1 && p->kernel_h == 1 && p->w > 1;
+    const bool is_sequence =
+        p->h == 1 && p->kernel_h == 1 && (p->w > 1 || p->kernel_w > 1);
 
     return !p->is_transposed && !ptac_conv2d_is_of_volumes(call) && !is_sequence &&
            ptac_implicit_accepts(call) == PTAC_TAKE;

@@ -52,18 +52,18 @@ static const prices prices_of[3][2][2] = {
     [PTAC_CONV_WEIGHT] = {
         {
             {{22800, 0.771, 3.8, 0.32, 0.992, 1.33, 11, 7.37, 0, 0.0506, 0, 0},
-             {126000, 0.0279, 1.19, 0.285, 1.76, 0, 0},
+             {126000, 0.0284, 1.17, 0.358, 1.74, 0, 0},
              {126000, 0.0186, 0.185, 1.15, 3.05, 0, 1.96}},
             {{33800, 0.857, 3.96, 0.464, 1.27, 2.08, 10.7, 19.2, 0, 0.255, 0, 0},
-             {233000, 0.0292, 1.27, 1, 2.62, 0, 0},
+             {234000, 0.03, 1.25, 1.03, 2.68, 0, 0},
              {191000, 0.0292, 1.02, 0.818, 2.01, 0, 2.4}},
         },
         {
             {{19700, 0.652, 2.96, 0.728, 1.2, 1.93, 7.35, 8.22, 0, 0.195, 0, 0},
-             {110000, 0.0429, 0.946, 0.983, 1.59, 0, 0},
+             {110000, 0.045, 0.919, 1.06, 1.58, 0, 0},
              {107000, 0.0474, 0.363, 0.0904, 1.69, 0, 2.33}},
             {{38500, 0.729, 3.83, 0.356, 1.31, 2.02, 8.13, 14.5, 0, 0.159, 0, 0},
-             {220000, 0.0543, 1.08, 1.34, 2.63, 0, 0},
+             {219000, 0.0569, 1.01, 1.66, 2.61, 0, 0},
              {169000, 0.0467, 3.01, 0.915, 1.93, 0, 2.1}},
         },
     },
@@ -246,17 +246,17 @@ static double share_met(int in, int out, int kernel, int stride, int dilation, i
 /*
  * oneDNN fills up channels to whole blocks, but not those of first layers: up to four
  * it reads as they lie, up to eight it multiplies no more than there are, as fits say;
- * for the gradient of a weight up to three, and four take as long as sixteen.
+ * for the gradient of a weight four take as long as sixteen, where it has AVX-512.
  */
 static void count_stock(const ptac_conv2d *p, int lanes, int n_threads, double *n)
 {
-    enum { MOST_UNPADDED = 8, MOST_FIRST = 4, MOST_OF_WEIGHT = 3 };
+    enum { MOST_UNPADDED = 8, MOST_FIRST = 4 };
     const int in = p->in_channels / p->groups, out = p->out_channels / p->groups;
     const bool is_data = p->result == PTAC_CONV_DATA, is_one = p->groups == 1;
     const bool is_weight = p->result == PTAC_CONV_WEIGHT;
     const int block = is_one ? lanes : block_of(in, out, lanes);
-    const int most_unpadded = is_weight ? MOST_OF_WEIGHT : MOST_UNPADDED;
-    const bool is_padded = is_one && (in > most_unpadded || is_data);
+    const bool is_four = is_weight && in == 4 && lanes == 16;
+    const bool is_padded = is_one && (in > MOST_UNPADDED || is_data || is_four);
     const int summed = is_padded ? in_blocks(in, lanes) : in;
     const int made = is_one ? in_blocks(out, lanes) : out;
     const double taps = (double)p->kernel_h * p->kernel_w;
@@ -266,8 +266,7 @@ static void count_stock(const ptac_conv2d *p, int lanes, int n_threads, double *
         share_met(p->w, p->out_w, p->kernel_w, p->stride_w, p->dilation_w, p->pad_w);
     const double weights = (double)p->groups * summed * made * taps;
     const double images = (double)p->n * p->in_channels * p->h * p->w;
-    const int most_first = is_weight ? MOST_OF_WEIGHT : MOST_FIRST;
-    const bool is_first = is_one && in <= most_first && !is_data;
+    const bool is_first = is_one && in <= MOST_FIRST && !is_data && !is_four;
     const bool is_spread = is_data && is_one && (p->stride_h > 1 || p->stride_w > 1);
 
     n[PTAC_STOCK_CALL] = 1;
