@@ -9,7 +9,8 @@ enum {
     STRIP_FLOATS = 5 << 10, /* packed, of one channel: 20 KiB of the first cache */
     STRIP_FLOATS_OF_LANES = 24 << 10, /* likewise of all lanes: of the second */
     MOST_FLOATS = 1 << 20,            /* of the least strip */
-    ROWS = 7, /* that are computed together, and divide the usual images */
+    ROWS = 7,              /* that are computed together, and divide the usual images */
+    IN_PLACE_COLUMNS = 13, /* of a row that is shorter than a vector */
     WORK_OF_PIECE = 300000,
 };
 
@@ -34,6 +35,28 @@ static ptac_depthwise_axis axis_of(ptac_conv_result result, int size, int out,
     return (ptac_depthwise_axis){size, out, kernel, stride, dilation, pad, 1};
 }
 
+/* Whether rows are used as they lie, by taps that the templates unroll. */
+static bool may_be_in_place(const ptac_depthwise_plan *plan)
+{
+    const int taps = plan->h.kernel;
+
+    return !plan->channels_last && plan->h.stride == 1 && plan->w.stride == 1 &&
+           plan->h.up == 1 && plan->w.up == 1 && plan->h.dilation == 1 &&
+           (taps == 3 || taps == 5 || taps == 7);
+}
+
+/*
+ * Rows that leave lanes idle are read in place by few taps and where nearly all lanes
+ * work. Sums of one channel's pixels end in one number, which takes as long for few.
+ */
+static bool is_in_place(const ptac_depthwise_plan *plan, bool is_weight)
+{
+    if (!may_be_in_place(plan) || plan->w.out > plan->lanes)
+        return may_be_in_place(plan);
+    return plan->h.kernel * plan->w.kernel <= 9 && plan->w.out >= IN_PLACE_COLUMNS &&
+           (!is_weight || plan->n >= 4);
+}
+
 /* Packed floats of a strip of so many output rows. */
 static int64_t packed(const ptac_depthwise_plan *plan, int rows)
 {
@@ -54,8 +77,10 @@ static void lay_out(const ptac_depthwise *p, int lanes, ptac_depthwise_plan *pla
     plan->is_reversed = p->result == PTAC_CONV_DATA;
     plan->channels_last = p->channels_last;
     plan->lanes = lanes;
+    plan->in_place = is_in_place(plan, p->result == PTAC_CONV_WEIGHT);
     plan->by_channels =
-        p->channels_last || (plan->w.out <= lanes && plan->channels >= lanes / 2);
+        !plan->in_place &&
+        (p->channels_last || (plan->w.out <= lanes && plan->channels >= lanes / 2));
     plan->is_signal = !plan->by_channels && plan->h.out == 1 && plan->h.kernel == 1;
     if (plan->by_channels) {
         plan->groups = (int)ptac_parts(plan->channels, lanes);
@@ -84,14 +109,17 @@ static void cut(ptac_depthwise_plan *plan, bool is_weight, int n_threads)
     if (rows > ROWS)
         rows -= rows % ROWS;
     rows = rows < 1 ? 1 : ptac_least(rows, plan->h.out);
+    if (plan->in_place)
+        rows = plan->h.out;
     plan->strip = (int)rows;
     plan->strips = (int)ptac_parts(plan->h.out, rows);
     plan->n_units = plan->groups * (is_weight ? 1 : plan->n);
     plan->n_pieces =
         ptac_least(ptac_least(n_threads, plan->n_units), 1 + work / WORK_OF_PIECE);
     /* Behind the last row vectors reach, and the row that is taken apart lies. */
-    plan->n_packed =
-        whole(packed(plan, plan->strip) + plan->width + 4 * plan->lanes, 16);
+    plan->n_packed = whole((plan->in_place ? 0 : packed(plan, plan->strip)) +
+                               plan->width + 4 * plan->lanes,
+                           16);
     /* Transposed results, or gradients. */
     plan->n_second =
         plan->by_channels ? rows * plan->w.out * plan->lanes + plan->lanes : 0;

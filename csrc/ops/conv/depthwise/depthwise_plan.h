@@ -1,8 +1,10 @@
 /*
  * depthwise_plan.h - how a depthwise convolution is laid out in scratch and cut.
  *
- * A strip of rows of the image is copied with its padding, so that each tap of each
- * output is a load of a whole vector from there. Lanes are
+ * NCHW at stride 1 by the usual kernels is read in place: lanes are neighbouring columns
+ * of one channel, and of the image's edges some lanes alone are loaded. Else a strip of
+ * rows of the image is copied with its padding, so that each tap of each output is a
+ * load of a whole vector from there. Lanes are then
  *
  *   pixels      neighbouring columns of one channel, for NCHW: strip [row][column]. At
  *               a stride of s columns of each remainder modulo s lie together.
@@ -45,6 +47,7 @@ typedef struct ptac_depthwise_plan {
     bool is_reversed, channels_last;
 
     bool by_channels; /* what lanes are */
+    bool in_place;    /* lanes are pixels, which are read where the image lies */
     bool is_signal;   /* lanes are pixels, of which there is but one row */
     int lanes;
     int groups;        /* of lanes of channels, or channels */

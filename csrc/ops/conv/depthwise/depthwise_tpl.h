@@ -19,7 +19,7 @@
  * Gradients of weights add up in float over some places of each lane, and from there in
  * double.
  */
-#include "ops/conv/depthwise/depthwise_block_tpl.h"
+#include "ops/conv/depthwise/depthwise_in_place_tpl.h"
 #include "ops/conv/depthwise/depthwise_pack_tpl.h"
 
 #include <math.h>
@@ -177,6 +177,58 @@ INLINE void convolve_line(const unit *u, const float *from, int n, float *to,
                       to + phase * (l->to_step / n_phases), n_lanes, n_lanes);
 }
 
+/* From the plane at hand to the next; of weights' gradients images follow each other. */
+INLINE int64_t planes_ahead(const unit *u)
+{
+    const ptac_depthwise_plan *plan = u->plan;
+    const bool is_last = u->image + 1 == plan->n;
+
+    if (!plan->grad)
+        return is_last && u->channel + 1 == plan->channels ? 0 : 1;
+    if (!is_last)
+        return plan->channels;
+    return u->channel + 1 == plan->channels ? 0 : 1 - u->image * plan->channels;
+}
+
+/* The taps of a line whose first lane is column j, of n_lanes. */
+INLINE void find_window(const unit *u, int row, int j, int n_lanes, window *at)
+{
+    const ptac_depthwise_axis *w = &u->plan->w;
+
+    at->image =
+        u->plan->image + pixel_offset(u, u->plan->h.size, w->size, 0) + j - w->pad;
+    at->zeros = u->packed;
+    at->row_step = w->size;
+    at->next = planes_ahead(u) * w->size * u->plan->h.size * (int64_t)sizeof(float);
+    at->next_to = planes_ahead(u) * w->out * u->plan->h.out * (int64_t)sizeof(float);
+    at->first = row - u->plan->h.pad;
+    at->size = u->plan->h.size;
+    for (int b = 0; b < w->kernel; b++) {
+        const int64_t column = j - w->pad + (int64_t)b * w->dilation;
+        const int64_t end = ptac_least(n_lanes, w->size - column);
+        const int64_t begin = column < 0 ? -column : 0;
+
+        at->inside[b] = begin < end ? v_between((int)begin, (int)end) : v_first(0);
+    }
+}
+
+INLINE void convolve_in_place(const unit *u, float *to)
+{
+    const ptac_depthwise_plan *plan = u->plan;
+    const int n = plan->w.out, n_last = at_most_lanes(n);
+    line_in_place_fn *line_of = lines_in_place[plan->h.kernel / 2 - 1];
+
+    for (int j = 0; j < n; j += LANES) {
+        window at;
+
+        if (n >= LANES && j + LANES > n)
+            j = n - LANES;
+        find_window(u, 0, j, LANES, &at);
+        line_of(&u->l, &at, plan->h.out, to + j, 2 * n >= LANES ? LANES : n_last,
+                n_last);
+    }
+}
+
 /*
  * Rows of n_columns pixels. Where a row is shorter than a vector, the next one's first
  * pixels are stored behind it and written again when it is that row's turn.
@@ -208,6 +260,10 @@ INLINE void convolve_strip(const unit *u, int row, int n_rows)
     const int n_lanes = is_last ? u->n_channels : LANES;
     const int64_t row_step = (int64_t)plan->w.out * (is_last ? plan->channels : LANES);
 
+    if (plan->in_place) {
+        convolve_in_place(u, to);
+        return;
+    }
     pack(u, row, n_rows);
     if (!plan->by_channels) {
         convolve_columns(u, n_rows, to);
@@ -287,6 +343,30 @@ INLINE void multiply_line(unit *u, const float *from, int n, const float *grad,
                        grad + phase * (l->to_step / l->n_phases), n_lanes);
 }
 
+INLINE void multiply_in_place(unit *u, const float *grad)
+{
+    const ptac_depthwise_plan *plan = u->plan;
+    const line *l = &u->l;
+    gradient_line_in_place_fn *line_of =
+        gradient_lines_in_place[plan->h.kernel / 2 - 1];
+
+    FOR_LANES(j, m, 0, plan->w.out, {
+        for (int i = 0; i < plan->h.out; i += FLUSH) {
+            const int count = (int)ptac_least(FLUSH, plan->h.out - i);
+            const float *grads = grad + j + i * l->to_step;
+            window at;
+
+            find_window(u, i, (int)j, m, &at);
+            line_of(l, &at, count, grads, m, u->taps);
+            if (plan->grad_bias)
+                add_gradients(l, grads, count, m, u->taps + u->n_taps * LANES);
+            u->n_terms += count;
+            if (u->n_terms >= FLUSH)
+                flush(u);
+        }
+    });
+}
+
 INLINE void multiply_strip(unit *u, int row, int n_rows)
 {
     const ptac_depthwise_plan *plan = u->plan;
@@ -294,6 +374,10 @@ INLINE void multiply_strip(unit *u, int row, int n_rows)
     const int64_t from_step = (int64_t)plan->h.stride * plan->width * LANES;
     const int n_lanes = plan->channels_last ? u->n_channels : LANES;
 
+    if (plan->in_place) {
+        multiply_in_place(u, grad);
+        return;
+    }
     pack(u, row, n_rows);
     if (plan->is_signal) {
         const int whole = plan->w.out / LANES, rest = plan->w.out % LANES;
