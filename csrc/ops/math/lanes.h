@@ -6,8 +6,8 @@
  *   TARGET, VECTOR, LANES    attribute that permits its instructions; their prefix
  *   vec, vec_f64, ints, mask lanes of float, double, int32; a truth value a lane
  *   v_all(n)                 whether n is LANES, where asking is worth it
- *   v_first(n), v_between(a, b)  the first n lanes; those of [a, b), if a <= b
- *   v_load_where(p, m)       the lanes of m, zeros elsewhere, where no memory is touched
+ *   v_first(n), v_between(a, b)  the first n lanes; those of [a, b), 0 <= a, b <= LANES
+ *   v_load_where(p, m)       the lanes of m, no memory elsewhere, where zeros are
  *   v_load_some(p, n), v_compare(a, b, how), v_low(v), v_high(v), v_permute
  *   v_fold(v)                lane by lane, the sum of its 128-bit parts
  *

@@ -1,5 +1,5 @@
 /*
- * depthwise_in_place_tpl.h - depthwise convolution at stride 1 from the image as it lies.
+ * depthwise_in_place_tpl.h - depthwise convolution from the image as it lies.
  *
  * Expects the words of ops/math/lanes.h. Lanes are neighbouring columns, lines go down
  * the image as in depthwise_block_tpl.h. What lies beside the image is not loaded but
@@ -10,11 +10,11 @@
 /* Where the taps of a line lie. */
 typedef struct window {
     const float *image; /* row 0, where the first tap of the first lane lies */
-    const float *zeros; /* of a row */
+    const float *zeros; /* of a row: as many as its taps reach */
     int64_t row_step;
-    int64_t next, next_to;    /* bytes to the next plane, and likewise of results */
-    int first, size;          /* row of the first result's first tap; rows */
-    mask inside[MOST_KERNEL]; /* lanes that are in the image, of each other tap */
+    int64_t ahead, ahead_beside; /* to the next strip of the image, and beside it */
+    int first, size;             /* row of the first result's first tap; rows */
+    mask inside[MOST_KERNEL];    /* lanes that are in the image, of each other tap */
 } window;
 
 typedef void line_in_place_fn(const line *l, const window *at, int n, float *to,
@@ -36,23 +36,24 @@ INLINE void find_rows(const window *at, int row, int n,
 }
 
 /*
- * One vector a row is about one line of the cache. The hardware's own prefetching ends at
- * a page's end, and begins anew for each column of blocks.
+ * Fetches for the next strip what r rows of this one are: a vector a row, of the image
+ * and of the results or gradients. The CPU by itself foresees no further than a page,
+ * and not over the edge from one column of blocks to the next.
  */
 INLINE void prefetch_next(const line *l, const window *at, int r, int i,
-                          const float *to, const int is_written)
+                          const float *beside)
 {
-    const char *image = (const char *)(at->image + (at->first + i) * at->row_step);
-    const char *beside = (const char *)to;
+    const int64_t step = (int64_t)sizeof *beside;
+    uintptr_t image = (uintptr_t)at->image, other = (uintptr_t)beside;
 
-    image += at->next;
-    beside += at->next_to;
+    image += (uintptr_t)(((at->first + i) * at->row_step + at->ahead) * step);
+    other += (uintptr_t)(at->ahead_beside * step);
 #pragma GCC unroll 8
     for (int j = 0; j < r; j++) {
-        __builtin_prefetch(image, 0);
-        __builtin_prefetch(beside, is_written);
-        image += at->row_step * (int64_t)sizeof *to;
-        beside += l->to_step * (int64_t)sizeof *to;
+        __builtin_prefetch((const void *)image);
+        __builtin_prefetch((const void *)other);
+        image += (uintptr_t)(at->row_step * step);
+        other += (uintptr_t)(l->to_step * step);
     }
 }
 
@@ -84,7 +85,7 @@ INLINE void results_in_place(const line *l, const window *at, int r, int k, int 
         }
     }
     to += i * l->to_step;
-    prefetch_next(l, at, r, i, to, 1);
+    prefetch_next(l, at, r, i, to);
 #pragma GCC unroll 8
     for (int j = 0; j < r; j++)
         store_lanes(to + j * l->to_step, finished(l, sums[j]),
@@ -114,7 +115,7 @@ INLINE void products_in_place(const line *l, const window *at, int r, int k, int
 #pragma GCC unroll 8
     for (int j = 0; j < r; j++)
         grads[j] = v_load_first(grad + j * l->to_step, n_lanes);
-    prefetch_next(l, at, r, i, grad, 0);
+    prefetch_next(l, at, r, i, grad);
     for (int b = 0; b < l->n_others; b++, sums += k * LANES) {
         const int64_t column = l->other_at[b];
         const mask inside = at->inside[b];

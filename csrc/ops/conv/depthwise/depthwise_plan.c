@@ -10,7 +10,9 @@ enum {
     STRIP_FLOATS_OF_LANES = 24 << 10, /* likewise of all lanes: of the second */
     MOST_FLOATS = 1 << 20,            /* of the least strip */
     ROWS = 7,              /* that are computed together, and divide the usual images */
-    IN_PLACE_COLUMNS = 13, /* of a row that is shorter than a vector */
+    IN_PLACE_COLUMNS = 13, /* of rows of one vector */
+    IN_PLACE_WIDEST = 320, /* of rows, but for gradients of weights */
+    IN_PLACE_IMAGES = 4,   /* of such, for gradients of weights */
     WORK_OF_PIECE = 300000,
 };
 
@@ -35,7 +37,7 @@ static ptac_depthwise_axis axis_of(ptac_conv_result result, int size, int out,
     return (ptac_depthwise_axis){size, out, kernel, stride, dilation, pad, 1};
 }
 
-/* Whether rows are used as they lie, by taps that the templates unroll. */
+/* Whether the templates have lines that read rows where they lie. */
 static bool may_be_in_place(const ptac_depthwise_plan *plan)
 {
     const int taps = plan->h.kernel;
@@ -46,15 +48,19 @@ static bool may_be_in_place(const ptac_depthwise_plan *plan)
 }
 
 /*
- * Rows that leave lanes idle are read in place by few taps and where nearly all lanes
- * work. Sums of one channel's pixels end in one number, which takes as long for few.
+ * Rows of one vector at most are read in place by few taps, and where nearly all of
+ * sixteen lanes work. A channel's gradients of weights end in sums over lanes, which
+ * take longer than all else where images are few. Of the widest rows those of image and
+ * results together have no place in the first cache, where strips have.
  */
 static bool is_in_place(const ptac_depthwise_plan *plan, bool is_weight)
 {
-    if (!may_be_in_place(plan) || plan->w.out > plan->lanes)
-        return may_be_in_place(plan);
+    if (!may_be_in_place(plan))
+        return false;
+    if (plan->w.out > plan->lanes)
+        return is_weight || plan->w.out <= IN_PLACE_WIDEST;
     return plan->h.kernel * plan->w.kernel <= 9 && plan->w.out >= IN_PLACE_COLUMNS &&
-           (!is_weight || plan->n >= 4);
+           (!is_weight || plan->n >= IN_PLACE_IMAGES);
 }
 
 /* Packed floats of a strip of so many output rows. */
@@ -109,17 +115,16 @@ static void cut(ptac_depthwise_plan *plan, bool is_weight, int n_threads)
     if (rows > ROWS)
         rows -= rows % ROWS;
     rows = rows < 1 ? 1 : ptac_least(rows, plan->h.out);
-    if (plan->in_place)
-        rows = plan->h.out;
     plan->strip = (int)rows;
     plan->strips = (int)ptac_parts(plan->h.out, rows);
     plan->n_units = plan->groups * (is_weight ? 1 : plan->n);
     plan->n_pieces =
         ptac_least(ptac_least(n_threads, plan->n_units), 1 + work / WORK_OF_PIECE);
     /* Behind the last row vectors reach, and the row that is taken apart lies. */
-    plan->n_packed = whole((plan->in_place ? 0 : packed(plan, plan->strip)) +
-                               plan->width + 4 * plan->lanes,
-                           16);
+    plan->n_packed = plan->width + 4 * plan->lanes;
+    if (!plan->in_place)
+        plan->n_packed += packed(plan, plan->strip);
+    plan->n_packed = whole(plan->n_packed, 16);
     /* Transposed results, or gradients. */
     plan->n_second =
         plan->by_channels ? rows * plan->w.out * plan->lanes + plan->lanes : 0;

@@ -10,7 +10,8 @@
  *
  * A piece's scratch holds
  *
- *   packed      a strip of the image, see depthwise_plan.h
+ *   packed      a strip of the image, see depthwise_plan.h; of images that are read in
+ *               place a row of zeros
  *   second      transposed results or gradients, [row][column][lane]
  *   taps        of weights or of sums, [other axis][along a line][lane]; behind sums
  *               those of the gradients themselves
@@ -38,6 +39,7 @@ typedef struct unit {
     int64_t image;
     int channel, n_channels;
     int n_taps, n_terms;
+    bool is_last; /* image and channel of the piece */
 } unit;
 
 INLINE int64_t pixel_offset(const unit *u, int h, int w, int row)
@@ -177,32 +179,40 @@ INLINE void convolve_line(const unit *u, const float *from, int n, float *to,
                       to + phase * (l->to_step / n_phases), n_lanes, n_lanes);
 }
 
-/* From the plane at hand to the next; of weights' gradients images follow each other. */
+/*
+ * Planes from the one at hand to what follows it in this piece: another channel, or of
+ * the gradients of weights another image.
+ */
 INLINE int64_t planes_ahead(const unit *u)
 {
-    const ptac_depthwise_plan *plan = u->plan;
-    const bool is_last = u->image + 1 == plan->n;
-
-    if (!plan->grad)
-        return is_last && u->channel + 1 == plan->channels ? 0 : 1;
-    if (!is_last)
-        return plan->channels;
-    return u->channel + 1 == plan->channels ? 0 : 1 - u->image * plan->channels;
+    if (u->is_last)
+        return 0;
+    if (!u->plan->grad)
+        return 1;
+    return u->image + 1 < u->plan->n ? u->plan->channels
+                                     : 1 - u->image * u->plan->channels;
 }
 
-/* The taps of a line whose first lane is column j, of n_lanes. */
+/* The taps of a strip's lines, n_lanes of them, that begin at (row, column j). */
 INLINE void find_window(const unit *u, int row, int j, int n_lanes, window *at)
 {
-    const ptac_depthwise_axis *w = &u->plan->w;
+    const ptac_depthwise_plan *plan = u->plan;
+    const ptac_depthwise_axis *h = &plan->h, *w = &plan->w;
+    const int strip_row = row - row % plan->strip;
+    const int64_t planes = planes_ahead(u);
 
-    at->image =
-        u->plan->image + pixel_offset(u, u->plan->h.size, w->size, 0) + j - w->pad;
+    at->image = plan->image + pixel_offset(u, h->size, w->size, 0) + j - w->pad;
     at->zeros = u->packed;
     at->row_step = w->size;
-    at->next = planes_ahead(u) * w->size * u->plan->h.size * (int64_t)sizeof(float);
-    at->next_to = planes_ahead(u) * w->out * u->plan->h.out * (int64_t)sizeof(float);
-    at->first = row - u->plan->h.pad;
-    at->size = u->plan->h.size;
+    at->first = row - h->pad;
+    at->size = h->size;
+    if (strip_row + plan->strip < h->out) {
+        at->ahead = (int64_t)plan->strip * w->size;
+        at->ahead_beside = (int64_t)plan->strip * w->out;
+    } else {
+        at->ahead = (planes * h->size - strip_row) * w->size;
+        at->ahead_beside = (planes * h->out - strip_row) * w->out;
+    }
     for (int b = 0; b < w->kernel; b++) {
         const int64_t column = j - w->pad + (int64_t)b * w->dilation;
         const int64_t end = ptac_least(n_lanes, w->size - column);
@@ -212,20 +222,23 @@ INLINE void find_window(const unit *u, int row, int j, int n_lanes, window *at)
     }
 }
 
-INLINE void convolve_in_place(const unit *u, float *to)
+/*
+ * Where a row is shorter than a vector, the next one's first pixels are stored behind
+ * it and written again when it is that row's turn; where vectors do not divide it, the
+ * last one begins earlier.
+ */
+INLINE void convolve_in_place(const unit *u, int row, int n_rows, float *to)
 {
-    const ptac_depthwise_plan *plan = u->plan;
-    const int n = plan->w.out, n_last = at_most_lanes(n);
-    line_in_place_fn *line_of = lines_in_place[plan->h.kernel / 2 - 1];
+    const int n = u->plan->w.out, n_last = at_most_lanes(n);
+    line_in_place_fn *line_of = lines_in_place[u->plan->h.kernel / 2 - 1];
 
     for (int j = 0; j < n; j += LANES) {
         window at;
 
         if (n >= LANES && j + LANES > n)
             j = n - LANES;
-        find_window(u, 0, j, LANES, &at);
-        line_of(&u->l, &at, plan->h.out, to + j, 2 * n >= LANES ? LANES : n_last,
-                n_last);
+        find_window(u, row, j, LANES, &at);
+        line_of(&u->l, &at, n_rows, to + j, LANES, n_last);
     }
 }
 
@@ -261,7 +274,7 @@ INLINE void convolve_strip(const unit *u, int row, int n_rows)
     const int64_t row_step = (int64_t)plan->w.out * (is_last ? plan->channels : LANES);
 
     if (plan->in_place) {
-        convolve_in_place(u, to);
+        convolve_in_place(u, row, n_rows, to);
         return;
     }
     pack(u, row, n_rows);
@@ -290,6 +303,7 @@ TARGET static void convolve_piece(const ptac_depthwise_plan *plan, int64_t piece
 
         u.image = plan->by_channels ? i % plan->n : i / plan->groups;
         set_group(&u, group);
+        u.is_last = i + 1 == last;
         if (group != loaded)
             load_weights(&u);
         loaded = group;
@@ -343,7 +357,7 @@ INLINE void multiply_line(unit *u, const float *from, int n, const float *grad,
                        grad + phase * (l->to_step / l->n_phases), n_lanes);
 }
 
-INLINE void multiply_in_place(unit *u, const float *grad)
+INLINE void multiply_in_place(unit *u, int row, int n_rows, const float *grad)
 {
     const ptac_depthwise_plan *plan = u->plan;
     const line *l = &u->l;
@@ -351,12 +365,12 @@ INLINE void multiply_in_place(unit *u, const float *grad)
         gradient_lines_in_place[plan->h.kernel / 2 - 1];
 
     FOR_LANES(j, m, 0, plan->w.out, {
-        for (int i = 0; i < plan->h.out; i += FLUSH) {
-            const int count = (int)ptac_least(FLUSH, plan->h.out - i);
+        for (int i = 0; i < n_rows; i += FLUSH) {
+            const int count = (int)ptac_least(FLUSH, n_rows - i);
             const float *grads = grad + j + i * l->to_step;
             window at;
 
-            find_window(u, i, (int)j, m, &at);
+            find_window(u, row + i, (int)j, m, &at);
             line_of(l, &at, count, grads, m, u->taps);
             if (plan->grad_bias)
                 add_gradients(l, grads, count, m, u->taps + u->n_taps * LANES);
@@ -375,7 +389,7 @@ INLINE void multiply_strip(unit *u, int row, int n_rows)
     const int n_lanes = plan->channels_last ? u->n_channels : LANES;
 
     if (plan->in_place) {
-        multiply_in_place(u, grad);
+        multiply_in_place(u, row, n_rows, grad);
         return;
     }
     pack(u, row, n_rows);
@@ -437,10 +451,12 @@ TARGET static void sum_piece(const ptac_depthwise_plan *plan, int64_t piece)
         memset(u.taps, 0, (size_t)plan->n_taps * sizeof *u.taps);
         memset(u.totals, 0, (size_t)plan->n_taps * sizeof *u.totals);
         set_group(&u, (int)i);
-        for (u.image = 0; u.image < plan->n; u.image++)
+        for (u.image = 0; u.image < plan->n; u.image++) {
+            u.is_last = i + 1 == last && u.image + 1 == plan->n;
             for (int row = 0; row < plan->h.out; row += plan->strip)
                 multiply_strip(&u, row,
                                (int)ptac_least(plan->strip, plan->h.out - row));
+        }
         flush(&u);
         store_weights(&u);
     }

@@ -23,7 +23,7 @@ static void random_sizes(rng *r, ptac_depthwise *p)
     const int dilation = (int)RNG_PICK(r, 1, 1, 1, 1, 2, 3);
     const bool is_square = rng_chance(r, 80);
 
-    p->n = rng_between(r, 1, 3);
+    p->n = rng_between(r, 1, 5);
     p->channels = (int)rng_length(r, MOST_CHANNELS);
     p->h = (int)(rng_chance(r, 5) ? rng_length(r, 200) : rng_length(r, 30));
     p->w = (int)(rng_chance(r, 10) ? rng_length(r, 200) : rng_length(r, 40));
