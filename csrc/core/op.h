@@ -37,6 +37,11 @@
     X(UPSAMPLE_BILINEAR2D_BACKWARD, "upsample_bilinear2d_backward", FUSION)            \
     X(PIXEL_SHUFFLE, "pixel_shuffle", FUSION)                                          \
     X(PIXEL_UNSHUFFLE, "pixel_unshuffle", FUSION)                                      \
+    X(CONSTANT_PAD_ND, "constant_pad_nd", FUSION)                                      \
+    X(REFLECTION_PAD, "reflection_pad", FUSION)                                        \
+    X(REFLECTION_PAD_BACKWARD, "reflection_pad_backward", FUSION)                      \
+    X(REPLICATION_PAD, "replication_pad", FUSION)                                      \
+    X(REPLICATION_PAD_BACKWARD, "replication_pad_backward", FUSION)                    \
     X(INDEX_SELECT, "index_select", FUSION)                                            \
     X(INDEX, "index", FUSION)                                                          \
     X(GATHER, "gather", FUSION)                                                        \

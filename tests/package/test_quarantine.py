@@ -159,6 +159,13 @@ CALLS: dict[str, Callable[[], list[Tensor]]] = {
     ),
     "pixel_shuffle": lambda: [F.pixel_shuffle(PIXELS, 2)],
     "pixel_unshuffle": lambda: [F.pixel_unshuffle(PIXELS, 2)],
+    "constant_pad_nd": lambda: [F.pad(PIXELS, (1, 1, 2, 0))],
+    "reflection_pad": lambda: gradient_of(
+        lambda x: F.pad(x, (1, 1, 2, 0), "reflect"), 2, 3, 8, 8
+    ),
+    "replication_pad": lambda: gradient_of(
+        lambda x: F.pad(x, (1, 1, 2, 0), "replicate"), 2, 3, 8, 8
+    ),
     "index_select": lambda: [PLAIN.index_select(0, ROWS)],
     "index": lambda: [PLAIN[ROWS]],
     "gather": lambda: [PLAIN.gather(0, EACH)],

@@ -75,6 +75,8 @@ OURS: dict[str, tuple[str, ...]] = {
         "upsample_bilinear2d_backward",
     ),
     "nn.functional.pixel_shuffle": ("pixel_shuffle", "pixel_unshuffle"),
+    "nn.functional.pad": (),
+    "constant_pad_nd": ("constant_pad_nd",),
     "index_select": ("index_select", "index_add"),
     "__getitem__": ("index",),
     "index_add": ("index_select",),

@@ -169,18 +169,19 @@ at_typed_words at_entry_typed_words(const char *name, const char *overload)
     size_t n = 0;
     uint64_t *entry = cpu_slot ? find_entry(name, overload, &n) : NULL;
     at_typed_words words = {0};
-    uint64_t *slot;
-    uint64_t *registered;
+    uint64_t *slot, *registered;
+    int typed;
 
     if (!entry || cpu_slot + SLOT_WORDS > n)
         return words;
     slot = entry + cpu_slot;
-    if (!slot[UNBOXED] || !slot[BOXED] || !is_torchs_function(slot[UNBOXED]) ||
+    typed = slot[UNBOXED] ? UNBOXED : SYMBOLIC;
+    if (!slot[typed] || !slot[BOXED] || !is_torchs_function(slot[typed]) ||
         !is_torchs_function(slot[BOXED]))
         return words;
     registered = find_registered(entry, slot);
-    words.called = &slot[UNBOXED];
-    words.registered = registered ? &registered[UNBOXED] : NULL;
+    words.called = &slot[typed];
+    words.registered = registered ? &registered[typed] : NULL;
     return words;
 }
 

@@ -389,6 +389,34 @@ typedef struct at_string {
       (at_tensor, int64_t))                                                            \
     M(at_result, cpu_pixel_unshuffle, "_ZN2at3cpu15pixel_unshuffleERKNS_6TensorEl",    \
       (at_tensor, int64_t))                                                            \
+    M(at_result, constant_pad_nd,                                                      \
+      "_ZN2at25compositeexplicitautograd22constant_pad_nd_symintERKNS_6TensorE"        \
+      "N3c108ArrayRefINS4_6SymIntEEERKNS4_6ScalarE",                                   \
+      (at_tensor, at_ints, const at_scalar *))                                         \
+    M(at_result, cpu_reflection_pad1d,                                                 \
+      "_ZN2at3cpu16reflection_pad1dERKNS_6TensorEN3c108ArrayRefIlEE",                  \
+      (at_tensor, at_ints))                                                            \
+    M(at_result, cpu_reflection_pad1d_backward,                                        \
+      "_ZN2at3cpu25reflection_pad1d_backwardERKNS_6TensorES3_N3c108ArrayRefIlEE",      \
+      (at_tensor, at_tensor, at_ints))                                                 \
+    M(at_result, cpu_reflection_pad2d,                                                 \
+      "_ZN2at3cpu16reflection_pad2dERKNS_6TensorEN3c108ArrayRefIlEE",                  \
+      (at_tensor, at_ints))                                                            \
+    M(at_result, cpu_reflection_pad2d_backward,                                        \
+      "_ZN2at3cpu25reflection_pad2d_backwardERKNS_6TensorES3_N3c108ArrayRefIlEE",      \
+      (at_tensor, at_tensor, at_ints))                                                 \
+    M(at_result, cpu_replication_pad1d,                                                \
+      "_ZN2at3cpu17replication_pad1dERKNS_6TensorEN3c108ArrayRefIlEE",                 \
+      (at_tensor, at_ints))                                                            \
+    M(at_result, cpu_replication_pad1d_backward,                                       \
+      "_ZN2at3cpu26replication_pad1d_backwardERKNS_6TensorES3_N3c108ArrayRefIlEE",     \
+      (at_tensor, at_tensor, at_ints))                                                 \
+    M(at_result, cpu_replication_pad2d,                                                \
+      "_ZN2at3cpu17replication_pad2dERKNS_6TensorEN3c108ArrayRefIlEE",                 \
+      (at_tensor, at_ints))                                                            \
+    M(at_result, cpu_replication_pad2d_backward,                                       \
+      "_ZN2at3cpu26replication_pad2d_backwardERKNS_6TensorES3_N3c108ArrayRefIlEE",     \
+      (at_tensor, at_tensor, at_ints))                                                 \
     M(at_result, cpu_multi_head_attention,                                             \
       "_ZN2at3cpu28_native_multi_head_attentionERKNS_6TensorES3_S3_ll"                 \
       "S3_S3_S3_S3_RKSt8optionalIS1_EbbS4_IlE",                                        \

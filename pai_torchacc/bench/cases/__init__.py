@@ -23,6 +23,7 @@ from pai_torchacc.bench.cases import (
     norm,
     on_cuda,
     optim,
+    pad,
     pool,
     randomness,
     recurrent,
@@ -40,7 +41,7 @@ __all__ = ["Case", "Gradient", "cases", "cases_on_cuda"]
 def cases() -> Iterator[Case]:
     """Every case, cheap to list: tensors are made when a variant is built."""
     families = (
-        *(conv, depthwise, pool, norm, layer_norm, activation, upsample, copies),
+        *(conv, depthwise, pool, norm, layer_norm, activation, upsample, pad, copies),
         *(indexing, randomness, loss, elementwise, softmax, linear, many, attention),
         *(encoder, recurrent, int8, optim, foreach, entries, by_name),
     )

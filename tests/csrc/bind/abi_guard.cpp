@@ -61,6 +61,7 @@
 #include <ATen/ops/avg_pool3d_cpu_dispatch.h>
 #include <ATen/ops/binary_cross_entropy_backward_cpu_dispatch.h>
 #include <ATen/ops/binary_cross_entropy_cpu_dispatch.h>
+#include <ATen/ops/constant_pad_nd_compositeexplicitautograd_dispatch.h>
 #include <ATen/ops/convolution_backward_compositeexplicitautograd_dispatch.h>
 #include <ATen/ops/convolution_compositeexplicitautograd_dispatch.h>
 #include <ATen/ops/elu_backward_cpu_dispatch.h>
@@ -100,6 +101,14 @@
 #include <ATen/ops/native_layer_norm_cuda_dispatch.h>
 #include <ATen/ops/pixel_shuffle_cpu_dispatch.h>
 #include <ATen/ops/pixel_unshuffle_cpu_dispatch.h>
+#include <ATen/ops/reflection_pad1d_backward_cpu_dispatch.h>
+#include <ATen/ops/reflection_pad1d_cpu_dispatch.h>
+#include <ATen/ops/reflection_pad2d_backward_cpu_dispatch.h>
+#include <ATen/ops/reflection_pad2d_cpu_dispatch.h>
+#include <ATen/ops/replication_pad1d_backward_cpu_dispatch.h>
+#include <ATen/ops/replication_pad1d_cpu_dispatch.h>
+#include <ATen/ops/replication_pad2d_backward_cpu_dispatch.h>
+#include <ATen/ops/replication_pad2d_cpu_dispatch.h>
 #include <ATen/ops/scatter_add_cpu_dispatch.h>
 #include <ATen/ops/scatter_cpu_dispatch.h>
 #include <ATen/ops/scatter_reduce_cpu_dispatch.h>
@@ -384,6 +393,16 @@ constexpr auto cpu_upsample_bilinear2d_backward =
     &at::cpu::upsample_bilinear2d_backward;
 constexpr auto cpu_pixel_shuffle = &at::cpu::pixel_shuffle;
 constexpr auto cpu_pixel_unshuffle = &at::cpu::pixel_unshuffle;
+constexpr auto constant_pad_nd =
+    &at::compositeexplicitautograd::constant_pad_nd_symint;
+constexpr auto cpu_reflection_pad1d = &at::cpu::reflection_pad1d;
+constexpr auto cpu_reflection_pad1d_backward = &at::cpu::reflection_pad1d_backward;
+constexpr auto cpu_reflection_pad2d = &at::cpu::reflection_pad2d;
+constexpr auto cpu_reflection_pad2d_backward = &at::cpu::reflection_pad2d_backward;
+constexpr auto cpu_replication_pad1d = &at::cpu::replication_pad1d;
+constexpr auto cpu_replication_pad1d_backward = &at::cpu::replication_pad1d_backward;
+constexpr auto cpu_replication_pad2d = &at::cpu::replication_pad2d;
+constexpr auto cpu_replication_pad2d_backward = &at::cpu::replication_pad2d_backward;
 constexpr auto cpu_mm = &at::cpu::mm;
 constexpr auto cpu_addmm = &at::cpu::addmm;
 constexpr auto cpu_bmm = &at::cpu::bmm;
