@@ -41,8 +41,8 @@ typedef struct at_typed_words {
  * Those of "aten::<name>.<overload>". The first lies in each operator's entry where
  * at_entry_set_typed() has proved it to lie in another. There is none as long as that
  * has proved nothing, and where it does not hold a function of torch's. The second is
- * NULL where the kernel is one that torch has registered for all devices. Among integers
- * that may be symbols these are numbers far below zero.
+ * NULL where the kernel is one that torch has registered for all devices. In lists of
+ * integers that may be symbols these are numbers far below zero.
  */
 at_typed_words at_entry_typed_words(const char *name, const char *overload);
 

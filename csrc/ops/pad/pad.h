@@ -32,7 +32,7 @@ typedef struct ptac_pad {
     float value; /* of constant_pad_nd */
 } ptac_pad;
 
-/* The element of x that the i-th of y is; for a constant, none may be: -1. */
+/* The element of x that the i-th of y is; negative: none, but a constant. */
 typedef int64_t ptac_pad_source_fn(const ptac_pad_axis *axis, int64_t i);
 
 static inline int64_t ptac_pad_constant(const ptac_pad_axis *axis, int64_t i)
@@ -69,7 +69,7 @@ static inline ptac_pad_row ptac_pad_row_of(const ptac_pad_axis *w)
     return row;
 }
 
-/* The rows of x, or of y, that lie in the planes before one. */
+/* The rows of one plane of x, or of y. */
 static inline int64_t ptac_pad_rows(const ptac_pad *p, bool of_y)
 {
     return of_y ? p->axes[0].padded * p->axes[1].padded

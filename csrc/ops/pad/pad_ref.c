@@ -31,7 +31,7 @@ ptac_reason ptac_pad_accepts(const ptac_call *call)
     return call->inputs[0].dtype == PTAC_F32 ? PTAC_TAKE : PTAC_DTYPE;
 }
 
-/* The row of x that is the index-th of all of y's; -1: none. */
+/* The row of x that is the index-th of all of y's; negative: none. */
 static int64_t row_of_x(const ptac_pad *p, int64_t index, ptac_pad_source_fn *source)
 {
     const ptac_pad_axis *d = &p->axes[0], *h = &p->axes[1];

@@ -57,8 +57,17 @@ INLINE void copy(const float *from, int64_t n, float *to)
     FOR_LANES(i, m, 0, n, { v_store_first(to + i, v_load_first(from + i, m), m); });
 }
 
+/*
+ * In narrow rows an element at a time: vectors would wait for the single elements that
+ * were stored before, and these for them.
+ */
 INLINE void add(const float *from, int64_t n, float *to)
 {
+    if (n < LANES) {
+        for (int64_t i = 0; i < n; i++)
+            to[i] += from[i];
+        return;
+    }
     FOR_LANES(i, m, 0, n, {
         const vec sum = v_add(v_load_first(to + i, m), v_load_first(from + i, m));
 
@@ -113,6 +122,15 @@ INLINE void pad_rows(const ptac_call *call, int64_t begin, int64_t end,
     }
 }
 
+INLINE void clear(float *to, int64_t n)
+{
+    if (n < LANES)
+        for (int64_t i = 0; i < n; i++)
+            to[i] = 0;
+    else
+        memset(to, 0, (size_t)n * sizeof *to);
+}
+
 /* Whether the i-th element of y is the first that is this one of x. */
 INLINE bool is_first(const ptac_pad_axis *axis, int64_t i, int64_t from, bool reflects)
 {
@@ -152,7 +170,7 @@ INLINE void add_planes(const ptac_call *call, int64_t begin, int64_t end,
 
         if (is_first(&p->axes[0], at.d, at.from_d, reflects) &&
             is_first(&p->axes[1], at.h, at.from_h, reflects))
-            memset(to, 0, (size_t)w->size * sizeof *to);
+            clear(to, w->size);
         add_row(w, grad_y, to, source);
         step(p, &at, source);
     }

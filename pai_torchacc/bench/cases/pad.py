@@ -29,6 +29,8 @@ IMAGES: tuple[Size, ...] = (
     (1, 64, 112, 112),
 )
 SIGNALS: tuple[Size, ...] = ((1, 1, 400), (8, 64, 100), (8, 64, 1000))
+LAST: tuple[Size, ...] = ((1, 64, 14, 14), (4, 96, 28, 28), (16, 32, 56, 56))
+"""In channels_last, where a row is one of pixels with all their channels."""
 NARROW_BELOW = 32
 
 ATEN = torch.ops.aten
@@ -46,6 +48,9 @@ def cases() -> Iterator[Case]:
             backward = partial(_backward, sizes, pad, f"{name}_pad{len(sizes) - 2}d")
             yield _case(f"{name}_pad", kind, y, forward)
             yield _case(f"{name}_pad_backward", kind, y, backward)
+    for sizes in LAST:
+        y = F.pad(torch.empty(sizes, device="meta"), (1, 1, 1, 1)).shape
+        yield _case("constant_pad_nd", "wide", y, partial(_pad_last, sizes))
 
 
 def _case(op: str, kind: str, y: torch.Size, make: partial[Call]) -> Case:
@@ -55,6 +60,11 @@ def _case(op: str, kind: str, y: torch.Size, make: partial[Call]) -> Case:
 def _pad(sizes: Size, pad: tuple[int, ...], mode: str) -> Call:
     x = torch.randn(sizes)
     return lambda: F.pad(x, pad, mode)
+
+
+def _pad_last(sizes: Size) -> Call:
+    x = torch.randn(sizes).to(memory_format=torch.channels_last)
+    return lambda: F.pad(x, (1, 1, 1, 1))
 
 
 def _backward(sizes: Size, pad: tuple[int, ...], name: str) -> Call:

@@ -6,6 +6,9 @@
 
 #include "ops/pad/pad.h"
 
+#include <float.h>
+#include <math.h>
+
 static bool is_padded(const ptac_pad_axis *axis)
 {
     return axis->front != 0 || axis->padded != axis->size;
@@ -94,21 +97,33 @@ static ptac_reason gather_axes(const ptac_view *x, const ptac_argument *pad,
     return PTAC_TAKE;
 }
 
-/*
- * Neighbours in memory, as of a batch its first images: stock's copy has the strides of
- * x, also where a dimension has one element.
- */
-static bool is_run(const ptac_view *x, const ptac_argument *pad, const int64_t *sizes)
+static bool only_crops(const ptac_argument *pad)
 {
-    ptac_view part = *x;
-
     for (int i = 0; i < pad->ints.n; i++)
         if (pad->all[i] > 0)
             return false;
-    part.sizes = sizes;
+    return true;
+}
+
+/*
+ * What is left lies in one run, as of a batch its first images, or x has a dimension of
+ * one element with a stride of its own: stock's copy of it goes by the strides of x.
+ */
+static bool copies_strides(const ptac_view *x, const ptac_outputs *outputs)
+{
+    ptac_view part = *x;
+    int64_t expected = 1;
+
+    part.sizes = outputs->own_sizes;
     part.n_elements = 1;
-    for (int i = 0; i < x->n_dims; i++)
-        part.n_elements *= sizes[i];
+    for (int i = 0; i < x->n_dims; i++) {
+        const int d = dimension(x, outputs->channels_last, i);
+
+        part.n_elements *= part.sizes[d];
+        if (x->strides[d] != expected)
+            return true;
+        expected *= x->sizes[d];
+    }
     return ptac_view_is_dense(&part);
 }
 
@@ -120,6 +135,16 @@ static bool is_countable(int n_dims, const int64_t *sizes)
         if (__builtin_mul_overflow(n, sizes[i], &n))
             return false;
     return true;
+}
+
+/* Rounded once; numbers that a float does not hold are stock's to complain about. */
+static bool read_value(const ptac_argument *argument, float *value)
+{
+    const double real = argument->value;
+
+    *value = argument->scalar->tag == AT_SCALAR_INT ? (float)argument->scalar->number
+                                                    : (float)real;
+    return !isfinite(real) || fabs(real) <= FLT_MAX;
 }
 
 static ptac_reason read_constant(const ptac_arguments *args, const ptac_call *call,
@@ -143,22 +168,21 @@ static ptac_reason read_constant(const ptac_arguments *args, const ptac_call *ca
     why = gather_axes(x, pad, outputs, p);
     if (why)
         return why;
-    if (is_run(x, pad, outputs->own_sizes) ||
-        !is_countable(x->n_dims, outputs->own_sizes))
+    if ((only_crops(pad) && copies_strides(x, outputs)) ||
+        !is_countable(x->n_dims, outputs->own_sizes) ||
+        !read_value(&args->at[2], &p->value))
         return PTAC_ARGUMENT;
-    p->value = (float)args->at[2].value;
     ptac_outputs_are(outputs, x->n_dims, outputs->own_sizes);
     return PTAC_TAKE;
 }
 
-/* Planes of x, or of a shape like its; signals have one axis, images two. */
-static ptac_reason read_planes(const ptac_arguments *args, const ptac_view *x,
+/* Planes of x, or of a shape like its; n axes of these are padded. */
+static ptac_reason read_planes(const ptac_view *x, const ptac_argument *pad, int n,
                                bool reflects, ptac_pad *p)
 {
-    const ptac_argument *pad = args->at + args->of->n_arguments - 1;
-    const int n = pad->ints.n / 2, first = x->n_dims - n;
+    const int first = x->n_dims - n;
 
-    if (pad->ints.n % 2 || n < 1 || n > 2 || first < 1 || first > 2)
+    if (pad->ints.n != 2 * n || first < 1 || first > 2)
         return PTAC_ARGUMENT;
     if (x->n_elements == 0)
         return PTAC_EMPTY;
@@ -190,26 +214,28 @@ static void padded_sizes(const ptac_view *x, const ptac_pad *p, int n, int64_t *
 }
 
 /* What stock makes of channels_last is its to say. */
-static ptac_reason read_forward(const ptac_arguments *args, const ptac_call *call,
-                                void *params, ptac_outputs *outputs)
+static ptac_reason read_forward(const ptac_arguments *args, int n,
+                                const ptac_call *call, ptac_pad *p,
+                                ptac_outputs *outputs)
 {
     const ptac_view *x = &call->inputs[0];
     ptac_reason why;
 
     if (ptac_view_suggests_channels_last(x))
         return PTAC_LAYOUT;
-    why = read_planes(args, x, args->of->op == PTAC_OP_REFLECTION_PAD, params);
+    why = read_planes(x, &args->at[1], n, args->of->op == PTAC_OP_REFLECTION_PAD, p);
     if (why)
         return why;
-    padded_sizes(x, params, args->at[1].ints.n / 2, outputs->own_sizes);
+    padded_sizes(x, p, n, outputs->own_sizes);
     if (!is_countable(x->n_dims, outputs->own_sizes))
         return PTAC_ARGUMENT;
     ptac_outputs_are(outputs, x->n_dims, outputs->own_sizes);
     return PTAC_TAKE;
 }
 
-static ptac_reason read_backward(const ptac_arguments *args, const ptac_call *call,
-                                 void *params, ptac_outputs *outputs)
+static ptac_reason read_backward(const ptac_arguments *args, int n,
+                                 const ptac_call *call, ptac_pad *p,
+                                 ptac_outputs *outputs)
 {
     const ptac_view *grad = &call->inputs[0], *x = &args->at[1].view;
     int64_t sizes[PTAC_MAX_DIMS];
@@ -219,16 +245,28 @@ static ptac_reason read_backward(const ptac_arguments *args, const ptac_call *ca
         return PTAC_LAYOUT;
     if (grad->dtype != x->dtype)
         return PTAC_DTYPE;
-    why = read_planes(args, x, args->of->op == PTAC_OP_REFLECTION_PAD_BACKWARD, params);
+    why = read_planes(x, &args->at[2], n,
+                      args->of->op == PTAC_OP_REFLECTION_PAD_BACKWARD, p);
     if (why)
         return why;
-    padded_sizes(x, params, args->at[2].ints.n / 2, sizes);
+    padded_sizes(x, p, n, sizes);
     if (grad->n_dims != x->n_dims ||
         memcmp(sizes, grad->sizes, (size_t)grad->n_dims * sizeof *sizes) != 0)
         return PTAC_ARGUMENT;
     ptac_outputs_are(outputs, x->n_dims, x->sizes);
     return PTAC_TAKE;
 }
+
+#define DEFINE_READ(name, read, n)                                                     \
+    static ptac_reason name(const ptac_arguments *args, const ptac_call *call,         \
+                            void *params, ptac_outputs *outputs)                       \
+    {                                                                                  \
+        return read(args, n, call, params, outputs);                                   \
+    }
+DEFINE_READ(read_signals, read_forward, 1)
+DEFINE_READ(read_images, read_forward, 2)
+DEFINE_READ(read_signals_backward, read_backward, 1)
+DEFINE_READ(read_images_backward, read_backward, 2)
 
 static ptac_override constant_pad_nd = {
     .schema = "constant_pad_nd(Tensor self, SymInt[] pad, Scalar value=0) -> Tensor",
@@ -243,7 +281,7 @@ static ptac_override reflection_pad1d = {
     .op = PTAC_OP_REFLECTION_PAD,
     .out = "aten::reflection_pad1d.out",
     .n_inputs = 1,
-    .read = read_forward,
+    .read = read_signals,
 };
 PTAC_OVERRIDE(reflection_pad1d, cpu_reflection_pad1d, TENSOR(0), INTS(1))
 
@@ -252,7 +290,7 @@ static ptac_override reflection_pad2d = {
     .op = PTAC_OP_REFLECTION_PAD,
     .out = "aten::reflection_pad2d.out",
     .n_inputs = 1,
-    .read = read_forward,
+    .read = read_images,
 };
 PTAC_OVERRIDE(reflection_pad2d, cpu_reflection_pad2d, TENSOR(0), INTS(1))
 
@@ -261,7 +299,7 @@ static ptac_override replication_pad1d = {
     .op = PTAC_OP_REPLICATION_PAD,
     .out = "aten::replication_pad1d.out",
     .n_inputs = 1,
-    .read = read_forward,
+    .read = read_signals,
 };
 PTAC_OVERRIDE(replication_pad1d, cpu_replication_pad1d, TENSOR(0), INTS(1))
 
@@ -270,7 +308,7 @@ static ptac_override replication_pad2d = {
     .op = PTAC_OP_REPLICATION_PAD,
     .out = "aten::replication_pad2d.out",
     .n_inputs = 1,
-    .read = read_forward,
+    .read = read_images,
 };
 PTAC_OVERRIDE(replication_pad2d, cpu_replication_pad2d, TENSOR(0), INTS(1))
 
@@ -281,7 +319,7 @@ static ptac_override reflection_pad1d_backward = {
     .out = "aten::reflection_pad1d_backward.grad_input",
     .self = 1,
     .n_inputs = 1,
-    .read = read_backward,
+    .read = read_signals_backward,
 };
 PTAC_OVERRIDE(reflection_pad1d_backward, cpu_reflection_pad1d_backward, TENSOR(0),
               TENSOR(1), INTS(2))
@@ -293,7 +331,7 @@ static ptac_override reflection_pad2d_backward = {
     .out = "aten::reflection_pad2d_backward.grad_input",
     .self = 1,
     .n_inputs = 1,
-    .read = read_backward,
+    .read = read_images_backward,
 };
 PTAC_OVERRIDE(reflection_pad2d_backward, cpu_reflection_pad2d_backward, TENSOR(0),
               TENSOR(1), INTS(2))
@@ -305,7 +343,7 @@ static ptac_override replication_pad1d_backward = {
     .out = "aten::replication_pad1d_backward.grad_input",
     .self = 1,
     .n_inputs = 1,
-    .read = read_backward,
+    .read = read_signals_backward,
 };
 PTAC_OVERRIDE(replication_pad1d_backward, cpu_replication_pad1d_backward, TENSOR(0),
               TENSOR(1), INTS(2))
@@ -317,7 +355,7 @@ static ptac_override replication_pad2d_backward = {
     .out = "aten::replication_pad2d_backward.grad_input",
     .self = 1,
     .n_inputs = 1,
-    .read = read_backward,
+    .read = read_images_backward,
 };
 PTAC_OVERRIDE(replication_pad2d_backward, cpu_replication_pad2d_backward, TENSOR(0),
               TENSOR(1), INTS(2))

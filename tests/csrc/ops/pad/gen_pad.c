@@ -20,7 +20,7 @@ static ptac_pad_axis random_axis(rng *r, ptac_op op, int64_t size)
         front = rng_between(r, least < -3 ? -3 : least, most < 5 ? most : 5);
         back = rng_between(r, least < -3 ? -3 : least, most);
     }
-    if (size + front + back < 1 || size + (front < 0 ? front : 0) + back < 1)
+    if (size + front + back < 1)
         front = back = 0;
     return (ptac_pad_axis){size, size + front + back, front};
 }
