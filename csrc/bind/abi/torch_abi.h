@@ -1,9 +1,8 @@
 /*
  * torch_abi.h - the part of libtorch's C ABI that we call, in our own prototypes.
  *
- * Nothing is linked: ptac_torch_load() looks each symbol up in the libtorch that the
- * process has loaded. tests/csrc/bind/abi_guard.cpp, compiled beside the headers of the
- * installed torch, fails where a type differs.
+ * Nothing is linked: ptac_torch_load() looks symbols up in the process's libtorch.
+ * tests/csrc/bind/abi_guard.cpp fails where headers of the installed torch differ.
  *
  * Sources: torch/csrc/inductor/aoti_torch/c/shim.h and torch/csrc/stable/c/shim.h.
  */

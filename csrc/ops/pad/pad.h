@@ -1,8 +1,8 @@
 /*
  * pad.h - images with pixels put around them, or taken away. Level exact.
  *
- *   constant_pad_nd            x -> y, x with a value around it; padding may be negative
- *   reflection_pad             with what lies as far inside the edge as they lie outside
+ *   constant_pad_nd            x -> y, x with a value around it, or cropped
+ *   reflection_pad             with what lies as far inside the edge
  *   replication_pad            with the edge itself
  *   reflection_pad_backward    grad_y -> grad_x; where several pixels of y are one of
  *   replication_pad_backward   x, their gradients add up in the order of y

@@ -210,6 +210,10 @@ template <> struct crossing<at::TensorList> {
 template <> struct crossing<at::IntArrayRef> {
     using type = at_ints;
 };
+template <> struct crossing<at::SymIntArrayRef> {
+    using type = at_ints; /* symbols are numbers far below zero */
+    static_assert(sizeof(c10::SymInt) == sizeof(int64_t));
+};
 template <> struct crossing<std::optional<int64_t>> {
     using type = at_optional_int;
 };
@@ -393,8 +397,7 @@ constexpr auto cpu_upsample_bilinear2d_backward =
     &at::cpu::upsample_bilinear2d_backward;
 constexpr auto cpu_pixel_shuffle = &at::cpu::pixel_shuffle;
 constexpr auto cpu_pixel_unshuffle = &at::cpu::pixel_unshuffle;
-constexpr auto constant_pad_nd =
-    &at::compositeexplicitautograd::constant_pad_nd_symint;
+constexpr auto constant_pad_nd = &at::compositeexplicitautograd::constant_pad_nd_symint;
 constexpr auto cpu_reflection_pad1d = &at::cpu::reflection_pad1d;
 constexpr auto cpu_reflection_pad1d_backward = &at::cpu::reflection_pad1d_backward;
 constexpr auto cpu_reflection_pad2d = &at::cpu::reflection_pad2d;
@@ -497,6 +500,7 @@ constexpr bool travels_alike =
     sizeof(Ours) == sizeof(Theirs) && alignof(Ours) == alignof(Theirs) &&
     std::is_trivially_copyable_v<Theirs> &&std::is_trivially_destructible_v<Theirs>;
 static_assert(travels_alike<at_ints, at::IntArrayRef>);
+static_assert(travels_alike<at_ints, at::SymIntArrayRef>);
 static_assert(travels_alike<at_optional_int, std::optional<int64_t>>);
 static_assert(travels_alike<at_optional_bool, std::optional<bool>>);
 static_assert(travels_alike<at_optional_real, std::optional<double>>);

@@ -1,11 +1,11 @@
 /*
  * depthwise_plan.h - how a depthwise convolution is laid out in scratch and cut.
  *
- * NCHW at stride 1 with columns of 3, 5 or 7 taps is read in place, save narrow and very
- * wide images: lanes are neighbouring columns of one channel, and at the image's edges
- * some of them are not loaded. Else a strip of rows of the image is copied with its
- * padding, so that each tap of each output is a load of a whole vector from there. Lanes
- * are then
+ * NCHW at stride 1 with columns of 3, 5 or 7 taps is read in place, save narrow and
+ * very wide images: lanes are neighbouring columns of one channel, and at the image's
+ * edges some of them are not loaded. Else a strip of rows of the image is copied with
+ * its padding, so that each tap of each output is a load of a whole vector from there.
+ * Lanes are then
  *
  *   pixels      neighbouring columns of one channel, for NCHW: strip [row][column]. At
  *               a stride of s columns of each remainder modulo s lie together.
