@@ -1,4 +1,4 @@
-"""Kernels of convolution networks alone, beside stock.
+"""Kernels of convolution networks alone, beside stock, and how fast memory is here.
 
 ``python -m benchmarks.kernels_alone [--threads N] [--csv FILE] [NAME ...]`` prints the
 times of the least blocks, their ratio and that of medians, of calls as networks make
@@ -69,12 +69,14 @@ def prelu_backward(channels: int, width: int) -> Call:
     return partial(ATEN._prelu_kernel_backward, torch.randn_like(x), x, weight)
 
 
-def padded(mode: str, back: bool, channels: int, width: int) -> Call:
-    """16 images with a pixel around them, or their gradient."""
-    x = torch.randn(16, channels, width, width)
-    pad = (1, 1, 1, 1)
-    if not back:
-        return partial(F.pad, x, pad, mode)
+def padded(mode: str, images: int) -> Call:
+    """Images with a pixel around them."""
+    return partial(F.pad, torch.randn(images, 64, 56, 56), (1, 1, 1, 1), mode)
+
+
+def reflection_backward(images: int) -> Call:
+    """The gradient of such images."""
+    x, pad = torch.randn(images, 64, 56, 56), (1, 1, 1, 1)
     grad: Tensor = F.pad(x, pad)
     return partial(ATEN.reflection_pad2d_backward, grad, x, pad)
 
@@ -96,8 +98,12 @@ def calls() -> Iterator[tuple[str, Call]]:
         name = f"prelu backward {channels} of {width}^2"
         yield name, prelu_backward(channels, width)
     for mode in ("constant", "reflect", "replicate"):
-        yield f"pad {mode} 64 of 56^2", padded(mode, False, 64, 56)
-    yield "pad reflect backward 64 of 56^2", padded("reflect", True, 64, 56)
+        yield f"pad {mode} 64 of 56^2, one image", padded(mode, 1)
+    yield "pad constant 64 of 56^2", padded("constant", 16)
+    yield "pad reflect backward 64 of 56^2", reflection_backward(16)
+    x = torch.randn(16, 64, 112, 112)
+    yield "memory: copy 64 of 112^2", x.clone
+    yield "memory: sum 64 of 112^2", x.sum
 
 
 def main() -> None:

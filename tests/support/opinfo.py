@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 NOT_COMPARABLE = (
     "empty", "rand", "normal", "multinomial", "dropout", "bernoulli", "exponential",
     "geometric", "cauchy", "uniform", "alpha_dropout", "rrelu", "data_ptr", "to_sparse",
-    "resize", "svd_lowrank", "pca_lowrank", "lstsq", "scaled_dot_product",
+    "resize", "svd_lowrank", "pca_lowrank", "lstsq",
 )  # fmt: skip
 
 

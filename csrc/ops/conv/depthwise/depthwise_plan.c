@@ -50,8 +50,8 @@ static bool may_be_in_place(const ptac_depthwise_plan *plan)
 /*
  * Rows of one vector at most are read in place by few taps, and where nearly all of
  * sixteen lanes work. A channel's gradients of weights end in sums over lanes, which
- * take longer than all else where images are few. Of the widest rows those of image and
- * results together have no place in the first cache, where strips have.
+ * take longer than all else where images are few. The widest rows were no faster in
+ * place than from strips, and some slower.
  */
 static bool is_in_place(const ptac_depthwise_plan *plan, bool is_weight)
 {
