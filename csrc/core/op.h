@@ -130,6 +130,7 @@
     X(RNN_TANH_BACKWARD, "rnn_tanh_backward", FUSION)                                  \
     X(RNN_RELU, "rnn_relu", FUSION)                                                    \
     X(RNN_RELU_BACKWARD, "rnn_relu_backward", FUSION)                                  \
+    X(CAT, "cat", FUSION)                                                              \
     X(COPY, "copy", FUSION)                                                            \
     X(SGD_STEP, "sgd_step", FUSION)                                                    \
     X(ADAM_STEP, "adam_step", FUSION)                                                  \

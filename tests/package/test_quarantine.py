@@ -181,6 +181,7 @@ CALLS: dict[str, Callable[[], list[Tensor]]] = {
     "embedding_bag_max": lambda: gradient_of(
         lambda x: F.embedding_bag(BAGS, x, mode="max"), 8, 5
     ),
+    "cat": lambda: [torch.stack([PLAIN, PLAIN], -1)],
     "copy": lambda: [PIXELS.transpose(1, 3).contiguous()],
     "batch_norm": lambda: gradient_of(
         lambda x: F.batch_norm(x, None, None, training=True), 8, 5

@@ -97,6 +97,8 @@ OURS: dict[str, tuple[str, ...]] = {
     "log_softmax": ("log_softmax", "log_softmax_backward"),
     "nn.functional.cross_entropy": ("cross_entropy", "cross_entropy_backward"),
     "nn.functional.linear": ("linear_act",),
+    "cat": (),
+    "stack": (),
     "contiguous": (),
     "clone": (),
     "permute_copy": ("copy",),

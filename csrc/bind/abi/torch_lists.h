@@ -10,7 +10,22 @@ typedef struct at_tensor_span {
     size_t size;
 } at_tensor_span;
 
+/* An ITensorListRef: mostly a span, else a list of another kind. */
+typedef struct at_list_ref {
+    union {
+        at_tensor_span span;
+        const void *other;
+    };
+    int32_t tag;
+} at_list_ref;
+
+enum {
+    AT_LIST_SPAN = 0,
+};
+
 #define PTAC_TORCH_LISTS(M)                                                            \
+    M(at_result, cpu_cat, "_ZN2at3cpu3catERKN3c108IListRefINS_6TensorEEEl",            \
+      (const at_list_ref *, int64_t))                                                  \
     M(void, foreach_clamp_min_,                                                        \
       "_ZN2at25compositeexplicitautograd19_foreach_clamp_min_"                         \
       "EN3c108ArrayRefINS_6TensorEEERKNS1_6ScalarE",                                   \

@@ -8,41 +8,10 @@
  * Included behind typed_<isa>.h. The includer also defines ISA and NEEDS, see
  * upsample_rows_tpl.h.
  */
+#include "ops/math/weave_tpl.h"
 #include "ops/upsample/pixel_shuffle.h"
 
-/* Which lane of which vector goes to each lane of the k-th of them. */
-typedef struct weave {
-    int32_t lane[PTAC_MOST_SHUFFLED][LANES];
-    float of[PTAC_MOST_SHUFFLED][LANES];
-} weave;
-
-static weave weave_of(int factor, bool is_back)
-{
-    weave w;
-
-    for (int k = 0; k < factor; k++) {
-        for (int i = 0; i < LANES; i++) {
-            const int pixel = is_back ? i * factor + k : k * LANES + i;
-
-            w.lane[k][i] = is_back ? pixel % LANES : pixel / factor;
-            w.of[k][i] = (float)(is_back ? pixel / LANES : pixel % factor);
-        }
-    }
-    return w;
-}
-
-/* The k-th vector of factor others. */
-INLINE vec woven(const weave *w, const vec *parts, int factor, int k)
-{
-    const ints lane = (ints)v_load((const float *)w->lane[k]);
-    const vec of = v_load(w->of[k]);
-    vec v = v_permute(parts[0], lane);
-
-#pragma GCC unroll 4
-    for (int i = 1; i < factor; i++)
-        v = v_pick(v_less(v_set((float)i - 0.5f), of), v_permute(parts[i], lane), v);
-    return v;
-}
+_Static_assert((int)PTAC_MOST_SHUFFLED == (int)MOST_WOVEN, "factors that are woven");
 
 /* The n elements of a row's k-th vector of pixels, of n_pixels. */
 INLINE int part_of(int n_pixels, int k)
@@ -56,7 +25,7 @@ INLINE int part_of(int n_pixels, int k)
 INLINE void shuffle_step(const weave *w, int factor, const float *channels,
                          int64_t plane, float *pixels, int n)
 {
-    vec parts[PTAC_MOST_SHUFFLED];
+    vec parts[MOST_WOVEN];
 
 #pragma GCC unroll 4
     for (int i = 0; i < factor; i++)
@@ -70,7 +39,7 @@ INLINE void shuffle_step(const weave *w, int factor, const float *channels,
 INLINE void unshuffle_step(const weave *w, int factor, float *channels, int64_t plane,
                            const float *pixels, int n)
 {
-    vec parts[PTAC_MOST_SHUFFLED];
+    vec parts[MOST_WOVEN];
 
 #pragma GCC unroll 4
     for (int i = 0; i < factor; i++)

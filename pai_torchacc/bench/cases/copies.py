@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from itertools import product
 
 import torch
 
@@ -17,6 +18,17 @@ RUNS = {
     "long_runs": (3136,),
 }
 """Bytes that stay together."""
+
+BESIDE = {
+    "woven": ((1, 1), (1, 1, 1), (1, 1, 1, 1)),
+    "woven_many": ((1,) * 5, (1,) * 8),
+    "short_runs": ((2, 2), (4, 1), (3, 7, 7)),
+    "runs": ((16, 1), (32, 32), (40, 8, 16)),
+    "long_runs": ((64, 64), (256, 256), (392, 784)),
+}
+"""Elements of the runs that are put beside each other."""
+PARTS = {"short_runs": "short_parts", "runs": "parts", "long_runs": "long_parts"}
+"""The same where they are parts of longer rows."""
 
 SIZE = {"float32": 4, "bfloat16": 2, "float64": 8}
 
@@ -39,6 +51,13 @@ def cases() -> Iterator[Case]:
                 partial(_heads_first, work, n // SIZE[dtype], dtype) for n in lengths
             ]
             yield _case(kind, dtype, work, makes)
+
+    for work, (kind, runs) in product(ELEMENTS, BESIDE.items()):
+        whole = tuple(partial(_beside, work, widths, False) for widths in runs)
+        yield Case("cat", kind, "float32", work, whole)
+        if kind in PARTS:
+            parts = tuple(partial(_beside, work, widths, True) for widths in runs)
+            yield Case("cat", PARTS[kind], "float32", work, parts)
 
 
 def _case(kind: str, dtype: str, work: int, makes: list[partial[Call]]) -> Case:
@@ -72,6 +91,13 @@ def _narrow_planes(work: int, n: int, *, to: bool) -> list[tuple[int, ...]]:
 def _turned(sizes: tuple[int, ...], dtype: str) -> Call:
     x = torch.randn(sizes).to(FLOATS[dtype]).mT
     return x.contiguous
+
+
+def _beside(work: int, widths: tuple[int, ...], are_parts: bool) -> Call:
+    n = max(1, work // sum(widths))
+    more = 8 if are_parts else 0
+    tensors = [torch.randn(n, width + more)[:, :width] for width in widths]
+    return partial(torch.cat, tensors, 1)
 
 
 def _heads_first(work: int, run: int, dtype: str) -> Call:

@@ -61,6 +61,7 @@
 #include <ATen/ops/avg_pool3d_cpu_dispatch.h>
 #include <ATen/ops/binary_cross_entropy_backward_cpu_dispatch.h>
 #include <ATen/ops/binary_cross_entropy_cpu_dispatch.h>
+#include <ATen/ops/cat_cpu_dispatch.h>
 #include <ATen/ops/constant_pad_nd_compositeexplicitautograd_dispatch.h>
 #include <ATen/ops/convolution_backward_compositeexplicitautograd_dispatch.h>
 #include <ATen/ops/convolution_compositeexplicitautograd_dispatch.h>
@@ -206,6 +207,9 @@ template <> struct crossing<const at::Scalar &> {
 template <> struct crossing<at::TensorList> {
     using type = at_tensor_span;
     static_assert(sizeof(at::Tensor) == sizeof(void *));
+};
+template <> struct crossing<const at::ITensorListRef &> {
+    using type = const at_list_ref *;
 };
 template <> struct crossing<at::IntArrayRef> {
     using type = at_ints;
@@ -397,6 +401,7 @@ constexpr auto cpu_upsample_bilinear2d_backward =
     &at::cpu::upsample_bilinear2d_backward;
 constexpr auto cpu_pixel_shuffle = &at::cpu::pixel_shuffle;
 constexpr auto cpu_pixel_unshuffle = &at::cpu::pixel_unshuffle;
+constexpr auto cpu_cat = &at::cpu::cat;
 constexpr auto constant_pad_nd = &at::compositeexplicitautograd::constant_pad_nd_symint;
 constexpr auto cpu_reflection_pad1d = &at::cpu::reflection_pad1d;
 constexpr auto cpu_reflection_pad1d_backward = &at::cpu::reflection_pad1d_backward;
@@ -501,6 +506,8 @@ constexpr bool travels_alike =
     std::is_trivially_copyable_v<Theirs> &&std::is_trivially_destructible_v<Theirs>;
 static_assert(travels_alike<at_ints, at::IntArrayRef>);
 static_assert(travels_alike<at_ints, at::SymIntArrayRef>);
+static_assert(sizeof(at_list_ref) == sizeof(at::ITensorListRef));
+static_assert(int(c10::IListRefTag::Unboxed) == AT_LIST_SPAN);
 static_assert(travels_alike<at_optional_int, std::optional<int64_t>>);
 static_assert(travels_alike<at_optional_bool, std::optional<bool>>);
 static_assert(travels_alike<at_optional_real, std::optional<double>>);

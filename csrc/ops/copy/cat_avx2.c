@@ -1,0 +1,12 @@
+/*
+ * cat_avx2.c - tensors put beside each other, eight floats at a time.
+ *
+ * The algorithm is in the template; this file only names the lanes.
+ */
+#if defined(__x86_64__)
+#include "ops/math/lanes_avx2.h"
+
+#define ISA   "avx2"
+#define NEEDS PTAC_CPU_AVX2
+#include "ops/copy/cat_tpl.h"
+#endif

@@ -1,0 +1,96 @@
+/*
+ * cat_tpl.h - tensors put beside each other, by vectors.
+ *
+ * Expects the words of ops/math/lanes.h. The includer also defines
+ *
+ *   ISA     string: the row's name
+ *   NEEDS   PTAC_CPU_*: what the CPU must have
+ */
+#include "ops/copy/cat.h"
+#include "ops/math/weave_tpl.h"
+
+/* The n elements of the k-th of as many vectors that n_elements of each input make. */
+INLINE int lanes_of(int n_elements, int k)
+{
+    const int n = n_elements - k * LANES;
+
+    return n < 0 ? 0 : n < LANES ? n : LANES;
+}
+
+/* m rows of n single elements, from row i on; n <= MOST_WOVEN. */
+INLINE void weave_step(const ptac_call *call, const weave *w, int n, int64_t i, int m,
+                       float *to)
+{
+    vec parts[MOST_WOVEN];
+
+#pragma GCC unroll 4
+    for (int k = 0; k < n; k++)
+        parts[k] = v_load_first((const float *)call->inputs[k].data + i, m);
+#pragma GCC unroll 4
+    for (int k = 0; k < n; k++)
+        v_store_first(to + i * n + k * LANES, woven(w, parts, n, k),
+                      m == LANES ? LANES : lanes_of(m * n, k));
+}
+
+INLINE void weave_rows(const ptac_call *call, int n, int64_t begin, int64_t end)
+{
+    const weave w = weave_of(n, false);
+    float *to = call->outputs[0].data;
+
+    FOR_LANES(i, m, begin, end, { weave_step(call, &w, n, i, m, to); });
+}
+
+static void weave_many(const ptac_call *call, int64_t begin, int64_t end)
+{
+    const int n = call->n_inputs;
+    float *to = (float *)call->outputs[0].data + begin * n;
+
+    for (int64_t i = begin; i < end; i++)
+        for (int k = 0; k < n; k++)
+            *to++ = ((const float *)call->inputs[k].data)[i];
+}
+
+INLINE void move(const float *from, int64_t n, float *to)
+{
+    FOR_LANES(i, m, 0, n, { v_store_first(to + i, v_load_first(from + i, m), m); });
+}
+
+INLINE void put_rows(const ptac_call *call, int64_t begin, int64_t end)
+{
+    const ptac_cat *p = call->params;
+    const float *from[PTAC_MAX_INPUTS];
+    float *to = (float *)call->outputs[0].data + begin * p->width;
+
+    for (int i = 0; i < call->n_inputs; i++)
+        from[i] = (const float *)call->inputs[i].data + begin * p->strides[i];
+    for (int64_t row = begin; row < end; row++) {
+        for (int i = 0; i < call->n_inputs; i++) {
+            move(from[i], p->widths[i], to);
+            from[i] += p->strides[i];
+            to += p->widths[i];
+        }
+    }
+}
+
+TARGET static void put(int64_t begin, int64_t end, void *context)
+{
+    const ptac_call *call = context;
+
+    if (!ptac_cat_is_woven(call))
+        put_rows(call, begin, end);
+    else if (call->n_inputs == 2)
+        weave_rows(call, 2, begin, end);
+    else if (call->n_inputs == 3)
+        weave_rows(call, 3, begin, end);
+    else if (call->n_inputs == 4)
+        weave_rows(call, 4, begin, end);
+    else
+        weave_many(call, begin, end);
+}
+
+static ptac_status run(const ptac_call *call)
+{
+    return ptac_cat_share_rows(call, put);
+}
+
+PTAC_ROW(CAT, ISA, PTAC_EXACT, NEEDS, ptac_cat_accepts, run)
