@@ -70,7 +70,7 @@ def test_runs_and_parts(row: str) -> None:
             }:
                 compare(partial(torch.cat, pieces, dim))
         compare(partial(torch.cat, [x[:, :1], x[:, 2:]], 1))
-        compare(partial(torch.cat, [x[..., 0, :], x[..., 2, :]], 1))
+        compare(partial(torch.cat, [x[..., 0, :], x[..., 2, :]], 2))
         compare(partial(torch.stack, [torch.tensor(float(i)) for i in range(3)]))
         compare(partial(torch.hstack, [x[0, 0], x[0, 1]]))
 

@@ -9,6 +9,8 @@
 #include "ops/copy/cat.h"
 #include "ops/math/weave_tpl.h"
 
+#include <string.h>
+
 /* The n elements of the k-th of as many vectors that n_elements of each input make. */
 INLINE int lanes_of(int n_elements, int k)
 {
@@ -55,19 +57,53 @@ INLINE void move(const float *from, int64_t n, float *to)
     FOR_LANES(i, m, 0, n, { v_store_first(to + i, v_load_first(from + i, m), m); });
 }
 
-INLINE void put_rows(const ptac_call *call, int64_t begin, int64_t end)
+/*
+ * Up to a vector more, there and here: in moves that are not much longer than the run,
+ * as long ones would write the same line of the cache again and again.
+ */
+INLINE void move_whole(const float *from, int64_t n, float *to)
+{
+    if (n == 1)
+        *to = *from;
+    else if (n == 2)
+        memcpy(to, from, 2 * sizeof *to);
+    else if (n <= 4)
+        memcpy(to, from, 4 * sizeof *to);
+    else if (n <= 8)
+        memcpy(to, from, 8 * sizeof *to);
+    else
+        for (int64_t i = 0; i < n; i += LANES)
+            v_store(to + i, v_load(from + i));
+}
+
+/*
+ * Whole vectors, of which what lies behind a run is written again by the next one. The
+ * last LANES rows stop where their runs end.
+ */
+INLINE void put_rows(const ptac_call *call, int n, int64_t begin, int64_t end)
 {
     const ptac_cat *p = call->params;
     const float *from[PTAC_MAX_INPUTS];
+    int64_t widths[PTAC_MAX_INPUTS], strides[PTAC_MAX_INPUTS];
     float *to = (float *)call->outputs[0].data + begin * p->width;
 
-    for (int i = 0; i < call->n_inputs; i++)
-        from[i] = (const float *)call->inputs[i].data + begin * p->strides[i];
+#pragma GCC unroll 3
+    for (int i = 0; i < n; i++) {
+        widths[i] = p->widths[i];
+        strides[i] = p->strides[i];
+        from[i] = (const float *)call->inputs[i].data + begin * strides[i];
+    }
     for (int64_t row = begin; row < end; row++) {
-        for (int i = 0; i < call->n_inputs; i++) {
-            move(from[i], p->widths[i], to);
-            from[i] += p->strides[i];
-            to += p->widths[i];
+        const bool is_whole = row < end - LANES;
+
+#pragma GCC unroll 3
+        for (int i = 0; i < n; i++) {
+            if (is_whole)
+                move_whole(from[i], widths[i], to);
+            else
+                move(from[i], widths[i], to);
+            from[i] += strides[i];
+            to += widths[i];
         }
     }
 }
@@ -76,9 +112,14 @@ TARGET static void put(int64_t begin, int64_t end, void *context)
 {
     const ptac_call *call = context;
 
-    if (!ptac_cat_is_woven(call))
-        put_rows(call, begin, end);
-    else if (call->n_inputs == 2)
+    if (!ptac_cat_is_woven(call)) {
+        if (call->n_inputs == 2)
+            put_rows(call, 2, begin, end);
+        else if (call->n_inputs == 3)
+            put_rows(call, 3, begin, end);
+        else
+            put_rows(call, call->n_inputs, begin, end);
+    } else if (call->n_inputs == 2)
         weave_rows(call, 2, begin, end);
     else if (call->n_inputs == 3)
         weave_rows(call, 3, begin, end);
