@@ -2,7 +2,7 @@
  * cat.h - tensors put beside each other. Level exact.
  *
  * A call has an input for each tensor and one output, whose rows each have a run of
- * every input, one run behind the other. Elements are of 4 bytes. An input's runs are
+ * every input, one run behind the other. Elements are of float32. An input's runs are
  * its own rows, which may lie apart: parts of the rows of another tensor do.
  */
 #ifndef PTAC_OPS_COPY_CAT_H

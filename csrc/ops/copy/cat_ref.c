@@ -13,8 +13,12 @@ enum {
     SHORT_RUNS,
     RUNS,
     LONG_RUNS,
-    PARTS = 3, /* behind these, the same of inputs whose runs lie apart */
-    MOST_WOVEN = 4,
+    /* The same of inputs whose runs lie apart. */
+    SHORT_PARTS,
+};
+
+enum {
+    FEW = 4, /* tensors */
 };
 
 /* By the elements of a run, all inputs taken together. */
@@ -25,10 +29,13 @@ static int kind_of(const ptac_call *call)
     bool has_parts = false;
 
     if (ptac_cat_is_woven(call))
-        return call->n_inputs <= MOST_WOVEN ? WOVEN : WOVEN_MANY;
+        return call->n_inputs <= FEW ? WOVEN : WOVEN_MANY;
     for (int i = 0; i < call->n_inputs; i++)
         has_parts |= p->strides[i] != p->widths[i];
-    return (run < 8 ? SHORT_RUNS : run < 64 ? RUNS : LONG_RUNS) + has_parts * PARTS;
+    return (run < 8    ? SHORT_RUNS
+            : run < 64 ? RUNS
+                       : LONG_RUNS) +
+           has_parts * (SHORT_PARTS - SHORT_RUNS);
 }
 
 static ptac_reason classify(const ptac_call *call, ptac_shape *shape)

@@ -11,14 +11,6 @@
 
 #include <string.h>
 
-/* The n elements of the k-th of as many vectors that n_elements of each input make. */
-INLINE int lanes_of(int n_elements, int k)
-{
-    const int n = n_elements - k * LANES;
-
-    return n < 0 ? 0 : n < LANES ? n : LANES;
-}
-
 /* m rows of n single elements, from row i on; n <= MOST_WOVEN. */
 INLINE void weave_step(const ptac_call *call, const weave *w, int n, int64_t i, int m,
                        float *to)
@@ -31,7 +23,7 @@ INLINE void weave_step(const ptac_call *call, const weave *w, int n, int64_t i, 
 #pragma GCC unroll 4
     for (int k = 0; k < n; k++)
         v_store_first(to + i * n + k * LANES, woven(w, parts, n, k),
-                      m == LANES ? LANES : lanes_of(m * n, k));
+                      m == LANES ? LANES : part_of(m * n, k));
 }
 
 INLINE void weave_rows(const ptac_call *call, int n, int64_t begin, int64_t end)

@@ -41,3 +41,10 @@ INLINE vec woven(const weave *w, const vec *parts, int n, int k)
         v = v_pick(v_less(v_set((float)i - 0.5f), of), v_permute(parts[i], lane), v);
     return v;
 }
+
+/* The lanes of the k-th vector of a sequence of so many elements. */
+INLINE int part_of(int n, int k)
+{
+    n -= k * LANES;
+    return n < 0 ? 0 : n < LANES ? n : LANES;
+}

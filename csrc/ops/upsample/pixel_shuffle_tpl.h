@@ -13,14 +13,6 @@
 
 _Static_assert((int)PTAC_MOST_SHUFFLED == (int)MOST_WOVEN, "factors that are woven");
 
-/* The n elements of a row's k-th vector of pixels, of n_pixels. */
-INLINE int part_of(int n_pixels, int k)
-{
-    const int n = n_pixels - k * LANES;
-
-    return n < 0 ? 0 : n < LANES ? n : LANES;
-}
-
 /* n elements of each channel, and as many squares' rows of pixels. */
 INLINE void shuffle_step(const weave *w, int factor, const float *channels,
                          int64_t plane, float *pixels, int n)

@@ -94,7 +94,7 @@ def _turned(sizes: tuple[int, ...], dtype: str) -> Call:
 
 
 def _beside(work: int, widths: tuple[int, ...], are_parts: bool) -> Call:
-    n = max(1, work // sum(widths))
+    n = max(2, work // sum(widths))
     more = 8 if are_parts else 0
     tensors = [torch.randn(n, width + more)[:, :width] for width in widths]
     return partial(torch.cat, tensors, 1)

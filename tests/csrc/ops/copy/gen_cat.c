@@ -17,14 +17,15 @@ static void make(rng *r, test_call *c)
     p->width = 0;
     for (int i = 0; i < n; i++) {
         p->widths[i] = is_woven ? 1 : rng_length(r, 40);
-        p->strides[i] =
-            p->widths[i] + (is_woven || rng_chance(r, 50) ? 0 : rng_between(r, 0, 9));
+        p->strides[i] = is_woven || rng_chance(r, 50)
+                            ? p->widths[i]
+                            : rng_between(r, 1, p->widths[i] + 9);
         p->width += p->widths[i];
 
-        const int64_t sizes[] = {p->rows, p->strides[i]};
+        const int64_t n_elements = (p->rows - 1) * p->strides[i] + p->widths[i];
 
-        fill_reals(r, PTAC_F32, test_input(c, PTAC_F32, 2, sizes, false),
-                   sizes[0] * sizes[1]);
+        fill_reals(r, PTAC_F32, test_input(c, PTAC_F32, 1, &n_elements, false),
+                   n_elements);
     }
 
     const int64_t sizes[] = {p->rows, p->width};

@@ -2,7 +2,7 @@
  * cat.c - aten::cat, to which stack() comes too.
  *
  * Everything calls it, mostly with long runs, which stock copies as fast as memory
- * allows: of these the first tensor alone is looked at.
+ * allows: the first tensor that has such ends it.
  */
 #ifdef __x86_64__
 #include "bind/torch/overrides/direct.h"
@@ -51,7 +51,8 @@ static bool is_like(const ptac_view *x, const ptac_view *first, int dim)
 }
 
 /* The i-th tensor, of which what the first one is like is known. */
-static ptac_reason read_tensor(ptac_call *call, ptac_cat *p, int dim, int i)
+static ptac_reason read_tensor(const at_list_ref *list, ptac_call *call, ptac_cat *p,
+                               int dim, int i)
 {
     const ptac_view *x = &call->inputs[i];
 
@@ -67,6 +68,8 @@ static ptac_reason read_tensor(ptac_call *call, ptac_cat *p, int dim, int i)
         return PTAC_ARGUMENT;
     if (!read_runs(x, dim, &p->widths[i], &p->strides[i]))
         return PTAC_LAYOUT;
+    if (ptac_has_names((at_tensor)&list->span.data[i]))
+        return PTAC_ARGUMENT;
     p->width += p->widths[i];
     return PTAC_TAKE;
 }
@@ -90,7 +93,7 @@ static ptac_reason read(const at_list_ref *list, int64_t dim, ptac_call *call,
                 return PTAC_ARGUMENT;
             dim += dim < 0 ? first->n_dims : 0;
         }
-        why = read_tensor(call, p, (int)dim, (int)i);
+        why = read_tensor(list, call, p, (int)dim, (int)i);
         if (why)
             return why;
         if (p->widths[i] >= LONG_RUN)
