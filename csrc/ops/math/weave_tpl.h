@@ -1,6 +1,6 @@
 /*
- * weave_tpl.h - a few vectors as one sequence that takes an element of each in turn, and
- * such a sequence as vectors.
+ * weave_tpl.h - a few vectors as one sequence that takes an element of each in turn,
+ * and such a sequence as vectors.
  *
  * Expects the words of ops/math/lanes.h.
  */

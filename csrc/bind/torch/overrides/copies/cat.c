@@ -14,7 +14,7 @@ enum {
     LONG_RUN = 1024, /* elements: no table serves such */
 };
 
-/* A run of a tensor in each row, the dimensions from dim on, and how far they are apart. */
+/* Runs of a tensor, its dimensions from dim on, and how far they are apart. */
 static bool read_runs(const ptac_view *x, int dim, int64_t *width, int64_t *stride)
 {
     int64_t expected;
