@@ -8,6 +8,8 @@
  *   v_all(n)                 whether n is LANES, where asking is worth it
  *   v_first(n), v_between(a, b)  the first n lanes; those of [a, b), 0 <= a, b <= LANES
  *   v_load_where(p, m)       the lanes of m, no memory elsewhere, where zeros are
+ *   v_store_where(p, v, m)   the lanes of m; dozens of steps on AMD's CPUs at AVX2
+ *   v_zip_low(a, b), v_zip_high(a, b)   their lanes in turn: a vector, and the next one
  *   v_load_some(p, n), v_compare(a, b, how), v_low(v), v_high(v), v_permute
  *   v_fold(v)                lane by lane, the sum of its 128-bit parts
  *

@@ -22,13 +22,14 @@ typedef __m512i ints;
 typedef __mmask16 mask;
 
 /* A mask costs nothing more, a branch might. */
-#define v_all(n)           (__builtin_constant_p(n) && (n) == LANES)
-#define v_first(n)         ((mask)((1u << (n)) - 1))
-#define v_between(a, b)    ((mask)(v_first(b) & ~v_first(a)))
-#define v_load_where(p, m) _mm512_maskz_loadu_ps(m, p)
-#define v_load_some(p, n)  v_load_where(p, v_first(n))
-#define v_compare          _mm512_cmp_ps_mask
-#define v_pick(m, a, b)    _mm512_mask_blend_ps(m, b, a) /* m ? a : b */
+#define v_all(n)               (__builtin_constant_p(n) && (n) == LANES)
+#define v_first(n)             ((mask)((1u << (n)) - 1))
+#define v_between(a, b)        ((mask)(v_first(b) & ~v_first(a)))
+#define v_load_where(p, m)     _mm512_maskz_loadu_ps(m, p)
+#define v_load_some(p, n)      v_load_where(p, v_first(n))
+#define v_store_where(p, v, m) _mm512_mask_storeu_ps(p, m, v)
+#define v_compare              _mm512_cmp_ps_mask
+#define v_pick(m, a, b)        _mm512_mask_blend_ps(m, b, a) /* m ? a : b */
 #define v_round(v)                                                                     \
     _mm512_roundscale_ps(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)
 #define v_scale             _mm512_scalef_ps
@@ -90,6 +91,24 @@ INLINE vec v_evens(vec a, vec b)
         _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
 
     return _mm512_permutex2var_ps(a, even, b);
+}
+
+/* a[0], b[0], a[1], b[1], ... */
+INLINE vec v_zip_low(vec a, vec b)
+{
+    const ints zipped =
+        _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+
+    return _mm512_permutex2var_ps(a, zipped, b);
+}
+
+/* The rest. */
+INLINE vec v_zip_high(vec a, vec b)
+{
+    const ints zipped =
+        _mm512_setr_epi32(8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+
+    return _mm512_permutex2var_ps(a, zipped, b);
 }
 
 INLINE void v_transpose(vec rows[LANES])

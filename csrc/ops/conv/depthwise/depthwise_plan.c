@@ -11,6 +11,7 @@ enum {
     MOST_FLOATS = 1 << 20,            /* of the least strip */
     ROWS = 7,              /* that are computed together, and divide the usual images */
     IN_PLACE_COLUMNS = 13, /* of rows of one vector */
+    PAIRS_COLUMNS = 7,     /* pairs of them */
     IN_PLACE_WIDEST = 320, /* of rows, but for gradients of weights */
     IN_PLACE_IMAGES = 4,   /* of such, for gradients of weights */
     WORK_OF_PIECE = 300000,
@@ -40,26 +41,37 @@ static ptac_depthwise_axis axis_of(ptac_conv_result result, int size, int out,
 /* Whether the templates have lines that read rows where they lie. */
 static bool may_be_in_place(const ptac_depthwise_plan *plan)
 {
-    const int taps = plan->h.kernel;
+    const ptac_depthwise_axis *h = &plan->h, *w = &plan->w;
+    const int taps = h->kernel;
 
-    return !plan->channels_last && plan->h.stride == 1 && plan->w.stride == 1 &&
-           plan->h.up == 1 && plan->w.up == 1 && plan->h.dilation == 1 &&
-           (taps == 3 || taps == 5 || taps == 7);
+    if (plan->channels_last || h->dilation > 1 || (taps != 3 && taps != 5 && taps != 7))
+        return false;
+    if (h->stride != w->stride || h->up != w->up || h->stride > 2 || h->up > 2)
+        return false;
+    return h->up == 1 || (w->dilation == 1 && (h->pad - w->pad) % 2 == 0);
 }
 
 /*
  * Rows of one vector at most are read in place by few taps, and where nearly all of
  * sixteen lanes work. A channel's gradients of weights end in sums over lanes, which
  * take longer than all else where images are few. The widest rows were no faster in
- * place than from strips, and some slower.
+ * place than from strips, and some slower. Pairs beat strips of which half are zeros
+ * even where half of the lanes idle. Eight lanes have too few registers for 7 taps at
+ * stride 2.
  */
 static bool is_in_place(const ptac_depthwise_plan *plan, bool is_weight)
 {
+    const int columns = (int)ptac_parts(plan->w.out, plan->w.up);
+
     if (!may_be_in_place(plan))
         return false;
-    if (plan->w.out > plan->lanes)
-        return is_weight || plan->w.out <= IN_PLACE_WIDEST;
-    return plan->h.kernel * plan->w.kernel <= 9 && plan->w.out >= IN_PLACE_COLUMNS &&
+    if (plan->w.up == 2)
+        return columns >= PAIRS_COLUMNS;
+    if (plan->h.stride == 2 && plan->h.kernel == 7 && plan->lanes == 8)
+        return false;
+    if (columns > plan->lanes)
+        return is_weight || columns <= IN_PLACE_WIDEST;
+    return plan->h.kernel * plan->w.kernel <= 9 && columns >= IN_PLACE_COLUMNS &&
            (!is_weight || plan->n >= IN_PLACE_IMAGES);
 }
 
@@ -84,6 +96,7 @@ static void lay_out(const ptac_depthwise *p, int lanes, ptac_depthwise_plan *pla
     plan->channels_last = p->channels_last;
     plan->lanes = lanes;
     plan->in_place = is_in_place(plan, p->result == PTAC_CONV_WEIGHT);
+    plan->in_pairs = plan->in_place && plan->w.up == 2;
     plan->by_channels =
         !plan->in_place &&
         (p->channels_last || (plan->w.out <= lanes && plan->channels >= lanes / 2));

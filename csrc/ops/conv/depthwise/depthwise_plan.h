@@ -1,9 +1,9 @@
 /*
  * depthwise_plan.h - how a depthwise convolution is laid out in scratch and cut.
  *
- * NCHW at stride 1 with columns of 3, 5 or 7 taps is read in place, save narrow and
- * very wide images: lanes are neighbouring columns of one channel, and at the image's
- * edges some of them are not loaded. Else a strip of rows of the image is copied with
+ * NCHW at stride 1 or 2 with columns of 3, 5 or 7 taps is read in place, save narrow
+ * and very wide images: lanes are neighbouring columns of one channel, and at the
+ * image's edges some of them are not loaded. Else a strip of rows of the image is copied with
  * its padding, so that each tap of each output is a load of a whole vector from there.
  * Lanes are then
  *
@@ -49,6 +49,7 @@ typedef struct ptac_depthwise_plan {
 
     bool by_channels; /* what lanes are */
     bool in_place;    /* lanes are pixels, which are read where the image lies */
+    bool in_pairs;    /* likewise; results go in pairs, see depthwise_pairs_tpl.h */
     bool is_signal;   /* lanes are pixels, of which there is but one row */
     int lanes;
     int groups;        /* of lanes of channels, or channels */

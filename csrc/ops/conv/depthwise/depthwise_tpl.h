@@ -20,8 +20,8 @@
  * Gradients of weights add up in float over some places of each lane, and from there in
  * double.
  */
-#include "ops/conv/depthwise/depthwise_in_place_tpl.h"
 #include "ops/conv/depthwise/depthwise_pack_tpl.h"
+#include "ops/conv/depthwise/depthwise_pairs_tpl.h"
 
 #include <math.h>
 
@@ -70,8 +70,9 @@ INLINE void begin_line(unit *u)
     for (int b = 0; b < other->kernel; b++) {
         const int64_t at = (int64_t)b * other->dilation;
 
-        l->other_at[b] = by_channels
-                             ? at * plan->width * LANES
+        l->other_at[b] = by_channels ? at * plan->width * LANES
+                         : plan->in_place
+                             ? at
                              : at % other->stride * plan->part + at / other->stride;
     }
     if (plan->is_signal) {
@@ -193,32 +194,91 @@ INLINE int64_t planes_ahead(const unit *u)
                                      : 1 - u->image * u->plan->channels;
 }
 
+/* n neighbouring pixels of a row of size, from column on. */
+INLINE mask inside_of(int64_t column, int64_t n, int size)
+{
+    const int64_t begin = column < 0 ? -column : 0, end = ptac_least(n, size - column);
+
+    return begin < end ? v_between((int)begin, (int)end) : v_first(0);
+}
+
 /* The taps of a strip's lines, n_lanes of them, that begin at (row, column j). */
 INLINE void find_window(const unit *u, int row, int j, int n_lanes, window *at)
 {
     const ptac_depthwise_plan *plan = u->plan;
     const ptac_depthwise_axis *h = &plan->h, *w = &plan->w;
     const int strip_row = row - row % plan->strip;
-    const int64_t planes = planes_ahead(u);
+    const int64_t planes = planes_ahead(u), first = (int64_t)j * w->stride - w->pad;
+    const int64_t n = (int64_t)n_lanes * w->stride;
 
-    at->image = plan->image + pixel_offset(u, h->size, w->size, 0) + j - w->pad;
+    at->image = plan->image + pixel_offset(u, h->size, w->size, 0) + first;
     at->zeros = u->packed;
     at->row_step = w->size;
-    at->first = row - h->pad;
+    at->first = row * h->stride - h->pad;
     at->size = h->size;
     if (strip_row + plan->strip < h->out) {
-        at->ahead = (int64_t)plan->strip * w->size;
+        at->ahead = (int64_t)plan->strip * h->stride * w->size;
         at->ahead_beside = (int64_t)plan->strip * w->out;
     } else {
-        at->ahead = (planes * h->size - strip_row) * w->size;
+        at->ahead = (planes * h->size - (int64_t)strip_row * h->stride) * w->size;
         at->ahead_beside = (planes * h->out - strip_row) * w->out;
     }
     for (int b = 0; b < w->kernel; b++) {
-        const int64_t column = j - w->pad + (int64_t)b * w->dilation;
-        const int64_t end = ptac_least(n_lanes, w->size - column);
-        const int64_t begin = column < 0 ? -column : 0;
+        const int64_t column = first + (int64_t)b * w->dilation;
 
-        at->inside[b] = begin < end ? v_between((int)begin, (int)end) : v_first(0);
+        at->inside[0][b] = inside_of(column, ptac_least(n, LANES), w->size);
+        if (w->stride > 1)
+            at->inside[1][b] = inside_of(column + LANES, n - LANES, w->size);
+    }
+}
+
+/* The taps of a strip of pairs, and where they go, from (row, column j) of pairs on. */
+INLINE void find_pairs(const unit *u, int row, int j, window *at, pairs_to *to)
+{
+    const ptac_depthwise_plan *plan = u->plan;
+    const ptac_depthwise_axis *h = &plan->h, *w = &plan->w;
+    const int odd = w->pad & 1;
+    const int64_t first = j - (w->pad - odd) / 2, column = 2 * (int64_t)j;
+    const int64_t planes = planes_ahead(u);
+
+    at->image = plan->image + pixel_offset(u, h->size, w->size, 0) + first;
+    at->zeros = u->packed;
+    at->row_step = w->size;
+    at->first = row - (h->pad - odd) / 2;
+    at->size = h->size;
+    for (int b = 0; b < w->kernel; b++)
+        at->inside[0][b] = inside_of(first + (b + 1 - odd) / 2, LANES, w->size);
+    to->image = plan->result + pixel_offset(u, h->out, w->out, 0) + column;
+    to->first = 2 * row;
+    to->size = h->out;
+    to->is_whole = column + 2 * LANES <= w->out;
+    for (int i = 0; i < 2; i++)
+        to->inside[i] = inside_of(column + i * LANES, LANES, w->out);
+    if (to->first + 2 * plan->strip < h->out) {
+        at->ahead = (int64_t)plan->strip * w->size;
+        at->ahead_beside = 2 * (int64_t)plan->strip * w->out;
+    } else {
+        at->ahead = (planes * h->size - row) * w->size;
+        at->ahead_beside = (planes * h->out - to->first) * w->out;
+    }
+}
+
+INLINE void convolve_pairs(const unit *u)
+{
+    const ptac_depthwise_plan *plan = u->plan;
+    const int rows = (int)ptac_parts(plan->h.out, 2);
+    pairs_fn *line_of = pairs_of_lines[plan->h.kernel / 2 - 1][plan->h.pad & 1];
+
+    for (int row = 0; row < rows; row += plan->strip) {
+        const int n = (int)ptac_least(plan->strip, rows - row);
+
+        for (int j = 0; 2 * j < plan->w.out; j += LANES) {
+            window at;
+            pairs_to to;
+
+            find_pairs(u, row, j, &at, &to);
+            line_of(&u->l, &at, n, &to);
+        }
     }
 }
 
@@ -230,7 +290,8 @@ INLINE void find_window(const unit *u, int row, int j, int n_lanes, window *at)
 INLINE void convolve_in_place(const unit *u, int row, int n_rows, float *to)
 {
     const int n = u->plan->w.out, n_last = at_most_lanes(n);
-    line_in_place_fn *line_of = lines_in_place[u->plan->h.kernel / 2 - 1];
+    line_in_place_fn *line_of =
+        lines_in_place[u->plan->h.kernel / 2 - 1][u->plan->h.stride - 1];
 
     for (int j = 0; j < n; j += LANES) {
         window at;
@@ -307,6 +368,10 @@ TARGET static void convolve_piece(const ptac_depthwise_plan *plan, int64_t piece
         if (group != loaded)
             load_weights(&u);
         loaded = group;
+        if (plan->in_pairs) {
+            convolve_pairs(&u);
+            continue;
+        }
         for (int row = 0; row < plan->h.out; row += plan->strip)
             convolve_strip(&u, row, (int)ptac_least(plan->strip, plan->h.out - row));
     }
@@ -362,7 +427,7 @@ INLINE void multiply_in_place(unit *u, int row, int n_rows, const float *grad)
     const ptac_depthwise_plan *plan = u->plan;
     const line *l = &u->l;
     gradient_line_in_place_fn *line_of =
-        gradient_lines_in_place[plan->h.kernel / 2 - 1];
+        gradient_lines_in_place[plan->h.kernel / 2 - 1][plan->h.stride - 1];
 
     FOR_LANES(j, m, 0, plan->w.out, {
         for (int i = 0; i < n_rows; i += FLUSH) {

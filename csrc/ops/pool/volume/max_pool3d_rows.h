@@ -20,6 +20,25 @@ static inline bool ptac_max_pool3d_is_line(const ptac_max_pool3d *p)
     return w->stride == 2 && w->padding == 0 && ptac_window_reach(w) <= 2;
 }
 
+/* Windows of two side by side, all of them in the volume. */
+static inline bool ptac_max_pool3d_is_halved(const ptac_window *w, int64_t n_outputs,
+                                             int64_t size)
+{
+    return w->kernel == 2 && w->stride == 2 && w->padding == 0 && w->dilation == 1 &&
+           2 * n_outputs <= size;
+}
+
+/* Along all axes. */
+static inline bool ptac_max_pool3d_is_tiled(const ptac_max_pool3d *p)
+{
+    const ptac_image *slab = &p->slab.image;
+
+    return ptac_max_pool3d_is_halved(&p->depth.window, p->depth.outputs,
+                                     p->depth.size) &&
+           ptac_max_pool3d_is_halved(&p->slab.window.h, slab->out_h, slab->h) &&
+           ptac_max_pool3d_is_halved(&p->slab.window.w, slab->out_w, slab->w);
+}
+
 /*
  * Columns from one row of outputs to the next, with those outside the volume. In a line
  * a row's last vector may end behind it: the next row goes over that.

@@ -4,8 +4,9 @@
  * NCDHW: the rows that a row of outputs touches are compared with each other first, so
  * that all lanes work whatever the window's width; then neighbouring columns. As the
  * columns' order is not that of positions, each carries the position of its maximum:
- * among equal taps the lowest position wins, and the highest among NaNs. NDHWC: as
- * images, with more taps.
+ * among equal taps the lowest position wins, and the highest among NaNs. Cubes of
+ * 2x2x2 side by side keep no columns: rows are read as pairs. NDHWC: as images, with
+ * more taps.
  *
  * pool_tpl.h has the words. Leaves OF(max_volumes) and OF(max_volume_rows), each a
  * ptac_range_fn of a ptac_call.
@@ -142,6 +143,69 @@ TARGET static inline void OF(max_row_along)(const REAL *best, const int32_t *at,
         OF(max_along)(best, at, w, w->stride, n_outputs, y, index);
 }
 
+/* n outputs of cubes side by side, whose first one's four rows begin here. */
+INLINE void OF(max_of_cubes)(const ELEM *const rows[4], const int32_t offsets[4],
+                             int32_t position, int n, ELEM *y, int64_t *index)
+{
+    VEC v[8], best;
+    IVEC from = ISET(position);
+    MASK is_nan;
+
+#pragma GCC unroll 4
+    for (int k = 0; k < 4; k++)
+        LOAD_PAIRS(rows[k], n, &v[2 * k], &v[2 * k + 1]);
+    is_nan = OR(OR(UNORDERED(v[0], v[1]), UNORDERED(v[2], v[3])),
+                OR(UNORDERED(v[4], v[5]), UNORDERED(v[6], v[7])));
+    best = v[0];
+#pragma GCC unroll 8
+    for (int k = 1; k < 8; k++) {
+        const IVEC here = ISET(position + offsets[k / 2] + k % 2);
+        MASK beats = GREATER(v[k], best);
+
+        if (__builtin_expect(!IS_NONE(is_nan), 0))
+            beats = OF(beats)(v[k], best);
+        best = PICK(beats, best, v[k]);
+        from = IPICK(beats, from, here);
+    }
+    STORE(y, best, n);
+    STORE_INDEX(index, IADD(from, IRAMP(2)), n);
+}
+
+/* Planes [begin, end) of windows of 2x2x2 side by side: each row is read once. */
+TARGET static void OF(max_tiled_volumes)(int64_t begin, int64_t end,
+                                         const ptac_call *call)
+{
+    const ptac_max_pool3d *p = call->params;
+    const ptac_image *slab = &p->slab.image;
+    const int64_t w = slab->w, out_w = slab->out_w, n_in = slab->h * w;
+    const int32_t offsets[] = {0, (int32_t)w, (int32_t)n_in, (int32_t)(n_in + w)};
+    const int64_t n_rows = p->depth.outputs * slab->out_h;
+    ELEM *y = (ELEM *)call->outputs[0].data + begin * n_rows * out_w;
+    int64_t *index = (int64_t *)call->outputs[1].data + begin * n_rows * out_w;
+    ptac_volume_row next = {.plane = begin};
+
+    for (int64_t i = begin * n_rows; i < end * n_rows; i++) {
+        const ptac_volume_row here = ptac_volume_row_step(p, &next);
+        const int64_t at = 2 * (here.od * slab->h + here.oh) * w;
+        const ELEM *x = (const ELEM *)call->inputs[0].data + at;
+
+        x += here.plane * p->depth.size * n_in;
+        for (int64_t ow = 0; ow < out_w; ow += N_LANES) {
+            const ELEM *row = x + 2 * ow;
+            const ELEM *const rows[] = {row, row + w, row + n_in, row + n_in + w};
+            const int32_t position = (int32_t)(at + 2 * ow);
+
+            if (ow + N_LANES <= out_w)
+                OF(max_of_cubes)(rows, offsets, position, N_LANES, y + ow, index + ow);
+            else
+                OF(max_of_cubes)
+            (rows, offsets, position, (int)(out_w - ow), y + ow, index + ow);
+        }
+        y += out_w;
+        index += out_w;
+    }
+}
+
 /*
  * Planes [begin, end). A few rows of outputs at a time: their columns first, then along
  * them, for stores are slow to load at once from another offset.
@@ -160,6 +224,10 @@ TARGET static void OF(max_volumes)(int64_t begin, int64_t end, void *context)
     ptac_volume_row next = {.plane = begin};
     int32_t rows[PTAC_MAX_TAPS];
 
+    if (ptac_max_pool3d_is_tiled(p) && 4 * slab->out_w > 3 * N_LANES) {
+        OF(max_tiled_volumes)(begin, end, call);
+        return;
+    }
     for (int64_t i = 0; i < PTAC_VOLUME_REALS; i++) {
         columns.best[i] = (REAL)-INFINITY;
         columns.at[i] = INT32_MAX;

@@ -26,7 +26,7 @@ static void random_sizes(rng *r, ptac_depthwise *p)
     p->n = rng_between(r, 1, 5);
     p->channels = (int)rng_length(r, MOST_CHANNELS);
     p->h = (int)(rng_chance(r, 5) ? rng_length(r, 200) : rng_length(r, 30));
-    p->w = (int)(rng_chance(r, 10) ? rng_length(r, 200) : rng_length(r, 40));
+    p->w = (int)(rng_chance(r, 20) ? rng_length(r, 200) : rng_length(r, 40));
     p->kernel_h = kernel;
     p->kernel_w = is_square ? kernel : (int)rng_between(r, 1, 9);
     p->stride_h = stride;
