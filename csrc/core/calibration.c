@@ -173,10 +173,11 @@ static const ptac_point *points_of_threads(const ptac_curve *curve, int n_thread
                                            int *n)
 {
     const ptac_point *points = curve->points;
-    const int end = n_up_to(points, curve->n_points, n_threads, INT64_MAX);
-    int begin = 0;
+    int begin = 0, end = curve->n_points;
 
-    if (end > 0)
+    if (end > 0 && points[end - 1].n_threads > n_threads)
+        end = n_up_to(points, end, n_threads, INT64_MAX);
+    if (end > 0 && points[0].n_threads < points[end - 1].n_threads)
         begin = n_up_to(points, end, points[end - 1].n_threads - 1, INT64_MAX);
     *n = end - begin;
     return points + begin;

@@ -33,18 +33,18 @@ static const prices prices_of[3][2][2] = {
     },
     [PTAC_CONV_DATA] = {
         {
-            {{20200, 0.641, 81.1, 0.431, 0, 0, 8.71, 4.92, 0.401, 0.0804, 0.746, 1.55},
+            {{20200, 0.641, 81.1, 0.431, 0, 0, 8.71, 4.92, 0.401, 0.0804, 0.36, 1.55},
              {118000, 0.0195, 2.22, 0.362, 1.61, 2.47, 0},
              {129000, 0, 3.16, 3.78, 4.66, 0, 1.63}},
-            {{45400, 0.697, 121, 0.803, 0, 0, 8.13, 6.97, 0.857, 0.254, 0.859, 1.87},
+            {{45400, 0.697, 121, 0.803, 0, 0, 8.13, 6.97, 0.857, 0.254, 0.4, 1.87},
              {240000, 0.0272, 1.44, 1.25, 2.01, 4.38, 0},
              {225000, 0.00789, 1.97, 0.965, 4.29, 0, 2.44}},
         },
         {
-            {{21200, 0.643, 17.6, 0.418, 0, 0, 13.1, 6.58, 0.695, 0.266, 0.792, 1.87},
+            {{21200, 0.643, 17.6, 0.418, 0, 0, 13.1, 6.58, 0.695, 0.266, 0.4, 1.87},
              {138000, 0.0372, 1.54, 1.19, 1.04, 3.77, 0},
              {118000, 0.0749, 1.9, 0.281, 1.24, 0, 1.52}},
-            {{53100, 0.758, 54.4, 0.536, 0, 0, 10.5, 7.12, 0.51, 0.111, 0.658, 1.96},
+            {{53100, 0.758, 54.4, 0.536, 0, 0, 10.5, 7.12, 0.51, 0.111, 0.36, 1.96},
              {219000, 0.0517, 3.64, 0.869, 2.07, 1.31, 0},
              {204000, 0.0685, 2.74, 0, 0.731, 0, 1.91}},
         },
@@ -159,6 +159,14 @@ static void count_products(const ptac_implicit *plan,
     n[PTAC_OURS_WEIGHTS] = plan->n_rows * terms;
 }
 
+/* Pairs are stored by vectors, others one by one. */
+static double scattered(int step)
+{
+    enum { ONE_BY_ONE = 2 };
+
+    return step == 1 ? 0 : step == 2 ? 1 : ONE_BY_ONE;
+}
+
 static void count_ours(const ptac_implicit *plan, const ptac_implicit_stages *stages,
                        int n_threads, double *n)
 {
@@ -174,7 +182,8 @@ static void count_ours(const ptac_implicit *plan, const ptac_implicit_stages *st
                              (double)ptac_parts(plan->n_rows, stages->rows);
     } else {
         n[PTAC_OURS_GIVEN] = plan->n_rows * runs * plan->n_classes;
-        n[PTAC_OURS_SCATTERED] = axis->result_step > 1 ? results / share.computed : 0;
+        n[PTAC_OURS_SCATTERED] =
+            scattered(axis->result_step) * results / share.computed;
     }
     for (int i = 0; i < PTAC_N_OURS; i++)
         n[i] *= share.computed;

@@ -97,11 +97,65 @@ INLINE void copy_strip(const ptac_implicit *plan, const workplace *at)
     }
 }
 
-/* Places of a row of sums to where they belong. */
-INLINE void give_row(const float *from, int n, int step, float *to)
+/* The first n lanes of two vectors. */
+INLINE void store_two(float *to, vec low, vec high, int n)
+{
+    v_store_first(to, low, n < LANES ? n : LANES);
+    if (n > LANES)
+        v_store_first(to + LANES, high, n - LANES);
+}
+
+/*
+ * Places of a row of sums to every second result, and zeros between them, which the
+ * next class of results may go over; behind the last one where is_followed.
+ */
+INLINE void give_first_of_pairs(const float *from, int n, bool is_followed, float *to)
+{
+    int i = 0;
+    vec v;
+
+    for (; i + LANES <= n - !is_followed; i += LANES) {
+        v = v_load(from + i);
+        v_store(to + 2 * i, v_zip_low(v, v_zero()));
+        v_store(to + 2 * i + LANES, v_zip_high(v, v_zero()));
+    }
+    if (i < n) {
+        v = v_load_first(from + i, n - i);
+        store_two(to + 2 * i, v_zip_low(v, v_zero()), v_zip_high(v, v_zero()),
+                  2 * (n - i) - !is_followed);
+    }
+}
+
+/* To every second result alone. */
+INLINE void give_second_of_pairs(const float *from, int n, float *to)
+{
+    static const float is_second[] = {0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1};
+    const mask where = v_less(v_zero(), v_load(is_second));
+    int i = 0;
+
+    for (; i + LANES <= n; i += LANES) {
+        const vec v = v_load(from + i);
+
+        v_store_where(to + 2 * i - 1, v_zip_low(v, v), where);
+        v_store_where(to + 2 * i - 1 + LANES, v_zip_high(v, v), where);
+    }
+    for (; i < n; i++)
+        to[2 * i] = from[i];
+}
+
+/*
+ * Places of a row of sums to where they belong: every step-th result from to on, of
+ * which left are in the row.
+ */
+INLINE void give_row(const float *from, int n, int step, int class, int64_t left,
+                     float *to)
 {
     if (step == 1)
         FOR_LANES(i, m, 0, n, v_store_first(to + i, v_load_first(from + i, m), m));
+    else if (step == 2 && class == 0)
+        give_first_of_pairs(from, n, 2 * n <= left, to);
+    else if (step == 2)
+        give_second_of_pairs(from, n, to);
     else
         for (int i = 0; i < n; i++)
             to[(int64_t)i * step] = from[i];
@@ -126,12 +180,13 @@ INLINE void results_along(const ptac_implicit_axis *axis, int first_place, int n
 typedef struct given_places {
     int first[PTAC_N_AXES], last[PTAC_N_AXES];
     int start[PTAC_N_AXES]; /* the result that place 0 is */
+    int class;              /* along the row */
 } given_places;
 
 INLINE given_places results_of(const ptac_implicit *plan, const workplace *at,
                                const ptac_implicit_class *class)
 {
-    given_places given;
+    given_places given = {.class = class->of[PTAC_N_AXES - 1]};
 
     for (int i = 0; i < PTAC_N_AXES; i++) {
         const ptac_implicit_axis *axis = &plan->axis[i];
@@ -151,6 +206,7 @@ INLINE void give_results(const ptac_implicit *plan, const workplace *at,
     const int64_t pitch = plan->slots[2], plane = plan->slots[1] * pitch;
     const int64_t row = axis[2].n_results;
     const int n = given->last[2] - given->first[2];
+    const int column = given->start[2] + given->first[2] * axis[2].result_step;
 
     if (n <= 0)
         return;
@@ -159,7 +215,7 @@ INLINE void give_results(const ptac_implicit *plan, const workplace *at,
             plan->result +
             (((at->image + k) * plan->groups + at->group) * plan->n_rows + channel) *
                 plan->result_plane +
-            given->start[2] + given->first[2] * axis[2].result_step;
+            column;
 
         for (int z = given->first[0]; z < given->last[0]; z++) {
             const float *from = sums + (k * (int64_t)plan->slots[0] + z) * plane +
@@ -170,7 +226,7 @@ INLINE void give_results(const ptac_implicit *plan, const workplace *at,
                                     row;
 
             for (int y = given->first[1]; y < given->last[1]; y++) {
-                give_row(from, n, axis[2].result_step, to);
+                give_row(from, n, axis[2].result_step, given->class, row - column, to);
                 from += pitch;
                 to += axis[1].result_step * row;
             }

@@ -114,23 +114,18 @@ static ptac_reason sizes_reason(const ptac_view *x, const ptac_view *w)
     return PTAC_TAKE;
 }
 
-static bool can_be_counted(int64_t product, const int *factors, int n)
-{
-    for (int i = 0; i < n; i++)
-        if (factors[i] > 0 && __builtin_mul_overflow(product, factors[i], &product))
-            return false;
-    return true;
-}
-
-/* So can multiply-adds and the elements of both images. */
+/* So can multiply-adds and the elements of both images, by far. */
 static ptac_reason work_reason(const ptac_conv2d *p)
 {
-    const int of_sum[] = {p->in_channels, p->out_channels, p->kernel_d, p->kernel_h,
-                          p->kernel_w,    p->out_d,        p->out_h,    p->out_w};
-    const int of_x[] = {p->in_channels, p->d, p->h, p->w};
+    const double most = (double)(INT64_MAX / 2);
+    const double channels =
+        (double)(p->n > 0 ? p->n : 1) * (p->in_channels > 0 ? p->in_channels : 1);
+    const double taps = (double)p->kernel_d * p->kernel_h * p->kernel_w;
+    const double places = (double)p->out_d * p->out_h * p->out_w;
+    const double made = p->out_channels > 0 ? p->out_channels : 1;
 
-    return can_be_counted(p->n > 0 ? p->n : 1, of_sum, 8) &&
-                   can_be_counted(p->n > 0 ? p->n : 1, of_x, 4)
+    return channels * p->d * p->h * p->w < most &&
+                   channels * made * taps * places < most
                ? PTAC_TAKE
                : PTAC_SHAPE;
 }
