@@ -112,16 +112,6 @@ static const ptac_kernel *look_up(const ptac_call *call, const ptac_shape *shape
     return NULL;
 }
 
-/* Whether a call has less work than the table has rows for, of any kind. */
-static bool is_below_all(ptac_op op, const ptac_shape *shape)
-{
-    const ptac_calibration *now = PTAC_LOAD(current);
-    const int64_t most =
-        shape->or_kind && shape->or_work > shape->work ? shape->or_work : shape->work;
-
-    return !now || most < now->least_work[op];
-}
-
 static __thread bool pinned_pays;
 
 bool ptac_chooser_pinned_pays(void)
@@ -164,7 +154,7 @@ const ptac_kernel *ptac_select(const ptac_call *call, ptac_reason *why)
 
     if (row) {
         pinned_pays = !row->pays || row->pays(call);
-    } else if (!is_below_all(call->op, &shape)) {
+    } else {
         row = look_up(call, &shape, dtype);
     }
     if (!row && shapes->is_decided)

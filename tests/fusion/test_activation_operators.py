@@ -15,6 +15,7 @@ from torch import Tensor, nn
 import pai_torchacc as ptac
 
 OPS = ("mish", "mish_backward", "prelu_backward")
+PRELU_BACKWARD = torch.ops.aten._prelu_kernel_backward
 
 SPECIAL = [float("nan"), float("inf"), -float("inf"), 0.0, -0.0, 1e-40, 1e38, -1e38]
 
@@ -67,6 +68,19 @@ LAYOUTS: list[Callable[[Tensor], Tensor]] = [
     lambda x: x.bfloat16(),
 ]
 SERVED = {0, 1, 2, 3, 5}
+
+
+@pytest.mark.parametrize("row", switching.runnable_rows("prelu_backward"))
+def test_prelu_of_results_that_go_past_the_caches(row: str) -> None:
+    """Of more than 32 MiB; pieces of 2 704 elements, that fill lines, and a channel."""
+    for sizes in ((5, 640, 52, 52), (1, 1, 2951, 3001)):
+        x, grad = torch.randn(sizes), torch.randn(sizes)
+        weight = torch.full((1, sizes[1], 1, 1), 0.25)
+        stock = PRELU_BACKWARD(grad, x, weight)
+        with switching.accelerated("prelu_backward", row=row):
+            hits = switching.hits("prelu_backward")
+            contract.exactly(PRELU_BACKWARD(grad, x, weight), stock)
+            assert hits.accelerated == 1
 
 
 @pytest.mark.parametrize("n_weights", [1, 6])

@@ -8,16 +8,24 @@
  */
 #include "ops/activation/activation.h"
 #include "ops/math/math_tpl.h"
+#include "ops/math/stream.h"
 
 /* n elements of both gradients. */
 INLINE void prelu_step(const float *grad, const float *x, vec weight, float *of_x,
-                       float *of_weight, int n)
+                       float *of_weight, int n, bool streams)
 {
     const vec g = v_load_first(grad, n), v = v_load_first(x, n);
     const mask is_positive = v_less(v_zero(), v);
+    const vec for_x = v_pick(is_positive, g, v_mul(weight, g));
+    const vec for_weight = v_pick(is_positive, v_zero(), v_mul(v, g));
 
-    v_store_first(of_x, v_pick(is_positive, g, v_mul(weight, g)), n);
-    v_store_first(of_weight, v_pick(is_positive, v_zero(), v_mul(v, g)), n);
+    if (streams && n == LANES) {
+        v_stream(of_x, for_x);
+        v_stream(of_weight, for_weight);
+        return;
+    }
+    v_store_first(of_x, for_x, n);
+    v_store_first(of_weight, for_weight, n);
 }
 
 TARGET static void prelu(int64_t begin, int64_t end, void *context)
@@ -30,6 +38,7 @@ TARGET static void prelu(int64_t begin, int64_t end, void *context)
     float *of_x = call->outputs[0].data, *of_weight = call->outputs[1].data;
     const bool is_pixel = p->inner == 1 && p->channels > 1;
     const int64_t step = is_pixel ? p->channels : p->channels > 1 ? p->inner : end;
+    const bool streams = ptac_is_streamed(call->outputs[0].n_elements * 4);
 
     /* Pieces that have one weight, or as many as channels, from the first on. */
     for (int64_t at = begin, next; at < end; at = next) {
@@ -39,14 +48,23 @@ TARGET static void prelu(int64_t begin, int64_t end, void *context)
         if (is_pixel) {
             FOR_LANES(i, n, at, next,
                       prelu_step(grad + i, x + i, v_load_first(weight + i - first, n),
-                                 of_x + i, of_weight + i, n));
+                                 of_x + i, of_weight + i, n, false));
         } else {
             const vec w = v_set(weight[p->channels > 1 ? piece % p->channels : 0]);
 
-            FOR_LANES(i, n, at, next,
-                      prelu_step(grad + i, x + i, w, of_x + i, of_weight + i, n));
+            if (streams && ptac_begins_line(of_x + at) &&
+                ptac_begins_line(of_weight + at))
+                FOR_LANES(
+                    i, n, at, next,
+                    prelu_step(grad + i, x + i, w, of_x + i, of_weight + i, n, true));
+            else
+                FOR_LANES(
+                    i, n, at, next,
+                    prelu_step(grad + i, x + i, w, of_x + i, of_weight + i, n, false));
         }
     }
+    if (streams)
+        v_stream_end();
 }
 
 /*

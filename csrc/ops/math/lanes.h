@@ -8,7 +8,8 @@
  *   v_all(n)                 whether n is LANES, where asking is worth it
  *   v_first(n), v_between(a, b)  the first n lanes; those of [a, b), 0 <= a, b <= LANES
  *   v_load_where(p, m)       the lanes of m, no memory elsewhere, where zeros are
- *   v_store_where(p, v, m)   the lanes of m; dozens of steps on AMD's CPUs at AVX2
+ *   v_stream(p, v)           past the caches, see ops/math/stream.h; p is aligned, and
+ *                            v_stream_end() comes before other threads may read
  *   v_zip_low(a, b), v_zip_high(a, b)   their lanes in turn: a vector, and the next one
  *   v_load_some(p, n), v_compare(a, b, how), v_low(v), v_high(v), v_permute
  *   v_fold(v)                lane by lane, the sum of its 128-bit parts
@@ -16,6 +17,7 @@
  * and adds words of its own: v_store_first, v_scale, v_sum, v_largest, v_transpose.
  *
  *   v_load_first, v_store_first   the first n lanes; no memory behind them is touched
+ *   v_store_two(p, low, high, n)  of two vectors, n > 0
  *   v_fma, v_fnma                 a * b + c and c - a * b, rounded once
  *   v_max, v_min                  b where either is NaN, so NaN in b stays
  *   v_scale(v, n)                 v * 2^n for a whole n, -250 < n < 250; rounded once
@@ -51,6 +53,7 @@
 #define v_at_most(a, b) v_compare(a, b, _CMP_LE_OQ)
 #define v_low_f64(v)    PD(cvtps)(v_low(v))
 #define v_high_f64(v)   PD(cvtps)(v_high(v))
+#define v_stream_end    _mm_sfence
 #define v_widen(halves) ((vec)EPI32(slli)(EPI32(cvtepu16)(halves), 16))
 
 /* For each vector of [begin, end), its n elements from i on; n varies in the last. */
@@ -133,6 +136,13 @@ INLINE vec_f64 v_dot(vec_f64 sum, vec a, vec b)
 
     return PD(add)(sum, PD(fmadd)(v_low_f64(a), v_low_f64(b), high));
 }
+
+#define v_store_two(p, low, high, n)                                                   \
+    do {                                                                               \
+        v_store_first(p, low, at_most_lanes(n));                                       \
+        if ((n) > LANES)                                                               \
+            v_store_first((p) + LANES, high, (n)-LANES);                               \
+    } while (0)
 
 /* Four rows after four, in each 128-bit part: v_transpose() but for these parts. */
 INLINE void transpose_parts(vec rows[LANES])

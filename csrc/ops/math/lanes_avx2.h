@@ -20,17 +20,17 @@ typedef __m256d vec_f64;
 typedef __m256i ints;
 typedef __m256 mask; /* lanes of all ones or all zeros */
 
-#define v_all(n)               ((n) == LANES)
-#define v_first(n)             ((mask)first_lanes(n))
-#define v_between(a, b)        _mm256_andnot_ps(v_first(a), v_first(b))
-#define v_load_where(p, m)     _mm256_maskload_ps(p, (ints)(m))
-#define v_load_some(p, n)      _mm256_maskload_ps(p, first_lanes(n))
-#define v_store_where(p, v, m) _mm256_maskstore_ps(p, (ints)(m), v)
-#define v_compare              _mm256_cmp_ps
-#define v_pick(m, a, b)        _mm256_blendv_ps(b, a, m) /* m ? a : b */
-#define v_low                  _mm256_castps256_ps128
-#define v_high(v)              _mm256_extractf128_ps(v, 1)
-#define v_permute              _mm256_permutevar8x32_ps
+#define v_all(n)           ((n) == LANES)
+#define v_first(n)         ((mask)first_lanes(n))
+#define v_between(a, b)    _mm256_andnot_ps(v_first(a), v_first(b))
+#define v_load_where(p, m) _mm256_maskload_ps(p, (ints)(m))
+#define v_load_some(p, n)  _mm256_maskload_ps(p, first_lanes(n))
+#define v_stream           _mm256_stream_ps
+#define v_compare          _mm256_cmp_ps
+#define v_pick(m, a, b)    _mm256_blendv_ps(b, a, m) /* m ? a : b */
+#define v_low              _mm256_castps256_ps128
+#define v_high(v)          _mm256_extractf128_ps(v, 1)
+#define v_permute          _mm256_permutevar8x32_ps
 
 __attribute__((target("avx2"), always_inline)) static inline ints first_lanes(int n)
 {

@@ -22,14 +22,14 @@ typedef __m512i ints;
 typedef __mmask16 mask;
 
 /* A mask costs nothing more, a branch might. */
-#define v_all(n)               (__builtin_constant_p(n) && (n) == LANES)
-#define v_first(n)             ((mask)((1u << (n)) - 1))
-#define v_between(a, b)        ((mask)(v_first(b) & ~v_first(a)))
-#define v_load_where(p, m)     _mm512_maskz_loadu_ps(m, p)
-#define v_load_some(p, n)      v_load_where(p, v_first(n))
-#define v_store_where(p, v, m) _mm512_mask_storeu_ps(p, m, v)
-#define v_compare              _mm512_cmp_ps_mask
-#define v_pick(m, a, b)        _mm512_mask_blend_ps(m, b, a) /* m ? a : b */
+#define v_all(n)           (__builtin_constant_p(n) && (n) == LANES)
+#define v_first(n)         ((mask)((1u << (n)) - 1))
+#define v_between(a, b)    ((mask)(v_first(b) & ~v_first(a)))
+#define v_load_where(p, m) _mm512_maskz_loadu_ps(m, p)
+#define v_load_some(p, n)  v_load_where(p, v_first(n))
+#define v_stream           _mm512_stream_ps
+#define v_compare          _mm512_cmp_ps_mask
+#define v_pick(m, a, b)    _mm512_mask_blend_ps(m, b, a) /* m ? a : b */
 #define v_round(v)                                                                     \
     _mm512_roundscale_ps(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)
 #define v_scale             _mm512_scalef_ps

@@ -176,7 +176,7 @@ INLINE void apply_to_rows(const ptac_batch_norm_job *job, int64_t block, int64_t
                 columns_of(job, first + c, some, false, is_backward, act);
 
             put_lanes(job->result + at + c, x + c, is_backward ? grad + c : NULL, &of,
-                      some, act);
+                      some, act, false);
         });
     }
 }

@@ -273,6 +273,12 @@ static numbers finish_gradient(const ptac_batch_norm_job *job, int64_t c, double
     };
 }
 
+static bool is_streamed(const ptac_channel_norm *p)
+{
+    return ptac_is_streamed(p->n_images * p->n_channels * p->n_pixels *
+                            (int64_t)sizeof(float));
+}
+
 ptac_status ptac_batch_norm_run(const ptac_call *call,
                                 const ptac_batch_norm_kernels *kernels)
 {
@@ -286,6 +292,7 @@ ptac_status ptac_batch_norm_run(const ptac_call *call,
                 .x = x,
                 .from = x,
                 .result = call->outputs[PTAC_BATCH_NORM_Y].data,
+                .streams = is_streamed(p),
             },
         .sum = kernels->sum,
         .apply = kernels->apply,
@@ -314,6 +321,7 @@ ptac_status ptac_batch_norm_backward_run(const ptac_call *call,
                 .grad = grad,
                 .from = p->by_batch ? x : grad,
                 .result = call->outputs[PTAC_BATCH_NORM_GRAD_X].data,
+                .streams = is_streamed(p),
             },
         .sum = needs_sums ? kernels->sum_gradients : NULL,
         .apply = p->by_batch ? kernels->apply_gradients : kernels->apply,
@@ -323,6 +331,7 @@ ptac_status ptac_batch_norm_backward_run(const ptac_call *call,
 
     if (kernels->apply_gradients_of_z && w.job.result) {
         w.job.grad_z = w.job.result;
+        w.job.streams = false; /* what is read from there is near */
         w.apply = kernels->apply_gradients_of_z;
     }
 

@@ -11,6 +11,7 @@
 #define PTAC_OPS_NORM_BATCH_NORM_RUN_H
 
 #include "core/host.h"
+#include "ops/math/stream.h"
 #include "ops/norm/batch_norm.h"
 
 typedef struct ptac_batch_norm_job {
@@ -26,6 +27,7 @@ typedef struct ptac_batch_norm_job {
     const float *x, *grad; /* of sums; grad is NULL in forward */
     const float *from;     /* what the result is formed of: x, or grad by itself */
     float *result;         /* NULL where it is not wanted */
+    bool streams;          /* the result, of a channel's pixels in whole lines */
     /*
      * Where sums leave the gradients that they have taken through a costly activation,
      * the result's own memory, and these are what the result is formed of. NULL: each

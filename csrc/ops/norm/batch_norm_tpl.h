@@ -87,7 +87,7 @@ INLINE const float *grads_of(const ptac_batch_norm_job *job, ptac_act act)
 }
 
 INLINE void put_lanes(float *result, const float *x, const float *grad,
-                      const columns *of, int n, ptac_act act)
+                      const columns *of, int n, ptac_act act, bool streams)
 {
     const vec away = v_sub(v_load_first(x, n), of->center);
     vec y;
@@ -97,7 +97,10 @@ INLINE void put_lanes(float *result, const float *x, const float *grad,
                   v_fma(away, of->slope, of->shift));
     else
         y = act_of(v_fma(away, of->scale, of->shift), act);
-    v_store_first(result, y, n);
+    if (streams && n == LANES)
+        v_stream(result, y);
+    else
+        v_store_first(result, y, n);
 }
 
 /*
@@ -256,6 +259,18 @@ INLINE void sum_channel(const ptac_batch_norm_job *job, int64_t channel, int64_t
     sums[1] = v_total(PD(add)(all.second_low, all.second_high));
 }
 
+/* n neighbouring pixels from at on. */
+INLINE void put_pixels(const ptac_batch_norm_job *job, int64_t at, int64_t n,
+                       const columns *of, bool is_backward, ptac_act act, bool streams)
+{
+    const float *x = job->from + at;
+    const float *grad = is_backward ? grads_of(job, act) + at : NULL;
+
+    FOR_LANES(i, some, 0, n,
+              put_lanes(job->result + at + i, x + i, is_backward ? grad + i : NULL, of,
+                        some, act, streams));
+}
+
 INLINE void apply_to_channel(const ptac_batch_norm_job *job, int64_t channel,
                              int64_t part, bool is_backward, ptac_act act)
 {
@@ -263,13 +278,13 @@ INLINE void apply_to_channel(const ptac_batch_norm_job *job, int64_t channel,
 
     for (pixels run = first_pixels(job, channel, part); run.done < run.end;
          next_pixels(&run)) {
-        const float *x = job->from + run.at;
-        const float *grad = is_backward ? grads_of(job, act) + run.at : NULL;
-
-        FOR_LANES(i, n, 0, run.n,
-                  put_lanes(job->result + run.at + i, x + i,
-                            is_backward ? grad + i : NULL, &of, n, act));
+        if (job->streams && ptac_begins_line(job->result + run.at))
+            put_pixels(job, run.at, run.n, &of, is_backward, act, true);
+        else
+            put_pixels(job, run.at, run.n, &of, is_backward, act, false);
     }
+    if (job->streams)
+        v_stream_end();
 }
 
 #include "ops/norm/batch_norm_eval_tpl.h"

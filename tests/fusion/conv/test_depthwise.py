@@ -37,6 +37,10 @@ SHAPES: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
     "3x3 strided, bare": ((1, 5, 16, 112), (3, 3), {"stride": 2}),
     "3x5 strided": ((2, 3, 20, 41), (3, 5), {"padding": (3, 1), "stride": 2}),
     "3x4 strided": ((2, 3, 20, 50), (3, 4), {"padding": 2, "stride": 2}),
+    "3x4 in pairs": ((2, 3, 20, 50), (3, 4), {"padding": (2, 1), "stride": 2}),
+    "3x4 far out": ((2, 3, 20, 50), (3, 4), {"padding": (5, 1), "stride": 2}),
+    "3x9 in pairs": ((1, 3, 21, 75), (3, 9), {"padding": (1, 4), "stride": 2}),
+    "5x1 in pairs": ((1, 3, 21, 40), (5, 1), {"padding": (2, 0), "stride": 2}),
     "5x5": ((2, 33, 7, 7), (5, 5), {"padding": 2}),
     "5x5 strided": ((1, 24, 15, 40), (5, 5), {"padding": 2, "stride": 2}),
     "5x5 strided, wide": ((1, 4, 33, 77), (5, 5), {"padding": 2, "stride": 2}),
@@ -200,10 +204,14 @@ def test_non_finite_pixels_stay_where_stock_has_them(name: str, value: float) ->
         torch.testing.assert_close(mine, theirs, equal_nan=True, rtol=1e-4, atol=1e-4)
 
 
+ALIKE = "3x3 strips", "3x3 strided", "5x5", "7x7", "dilated", "signal"
+STRIDED = "3x3 strided, wide", "5x5 strided, wide", "7x7 strided"
+
+
 def convolved(n_images: int = 5) -> list[Tensor]:
     """Results and gradients of wide and narrow images, at strides and dilations."""
     found = []
-    for name in ("3x3 strips", "3x3 strided", "5x5", "7x7", "dilated", "signal"):
+    for name in (*ALIKE, *STRIDED):
         sizes, kernel, options = SHAPES[name]
         generator = torch.Generator().manual_seed(1)
         channels = 24
@@ -237,6 +245,24 @@ def test_images_do_not_depend_on_each_other() -> None:
             for i in range(3):
                 one = F.conv2d(x[i : i + 1], w, padding=1, groups=40)
                 contract.exactly(one, all_at_once[i : i + 1])
+
+
+@pytest.mark.parametrize("name", STRIDED)
+def test_nor_do_their_gradients(name: str) -> None:
+    sizes, kernel, options = SHAPES[name]
+    channels = sizes[1]
+    x, w = torch.randn(3, *sizes[1:]), torch.randn(channels, 1, *kernel)
+
+    def gradients(images: Tensor) -> list[Tensor]:
+        images = images.clone().requires_grad_()
+        y = F.conv2d(images, w, groups=channels, **options)
+        return [y.detach(), *torch.autograd.grad(y.square().sum(), images)]
+
+    with switching.accelerated(*OPS):
+        all_at_once = gradients(x)
+        for i in range(3):
+            alone = gradients(x[i : i + 1])
+            contract.exactly(alone, [t[i : i + 1] for t in all_at_once])
 
 
 @pytest.mark.parametrize("which", range(1, 8))

@@ -258,6 +258,26 @@ def test_results_do_not_depend_on_threads() -> None:
         torch.set_num_threads(before)
 
 
+@pytest.mark.parametrize("row", switching.runnable_rows("batch_norm"))
+@pytest.mark.parametrize("size", [56, 53], ids=["whole lines", "ragged"])
+def test_results_that_go_past_the_caches(size: int, row: str) -> None:
+    """Of more than 32 MiB; those of half of the channels do not, but are the same."""
+    x, grad = torch.randn(8, 384, size, size), torch.randn(8, 384, size, size)
+
+    def gradients(part: slice) -> list[Tensor]:
+        leaf = x[:, part].clone().requires_grad_()
+        y = F.batch_norm(leaf, None, None, training=True)
+        return [y.detach(), *torch.autograd.grad(y, leaf, grad[:, part].contiguous())]
+
+    with switching.accelerated(*OPS, row=row):
+        hits = [switching.hits(op) for op in OPS]
+        large = gradients(slice(None))
+        halves = gradients(slice(0, 192)), gradients(slice(192, None))
+        assert [h.accelerated for h in hits] == [3, 3]
+    for all_of_it, *parts in zip(large, *halves, strict=True):
+        torch.testing.assert_close(all_of_it, torch.cat(parts, 1), rtol=1e-5, atol=1e-5)
+
+
 def test_each_mask_of_gradients() -> None:
     """What nobody asks for is not made; frozen statistics need no sums."""
     x, grad = torch.randn(3, 5, 6, 7), torch.randn(3, 5, 6, 7)

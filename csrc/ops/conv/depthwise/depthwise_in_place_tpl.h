@@ -71,7 +71,7 @@ INLINE void prefetch_next(const line *l, const window *at, int r, int s, int i,
         __builtin_prefetch((const void *)other);
 }
 
-/* r results of k taps at stride s from the i-th on; the last one stores n_last lanes. */
+/* r results of k taps at stride s from i on; the last one stores n_last lanes. */
 INLINE void results_in_place(const line *l, const window *at, int r, int k, int s,
                              int i, float *to, int n_lanes, int n_last)
 {

@@ -2,31 +2,33 @@
  * depthwise_pairs_tpl.h - gradients of what depthwise convolution at stride 2 reads.
  *
  * Expects the words of ops/math/lanes.h. Between the pixels of grad_y the stride puts
- * zeros, which meet every other tap. So results go in pairs along both axes: where the
- * padding is even, the first of a pair meets the even taps and the second one the odd
- * ones, and tap a of row i of pairs lies in row i + (a + 1) / 2 of grad_y, counted from
- * where tap 0 of row 0 lies. Where it is odd, the first meets the odd taps, and the row
- * is i + a / 2. Along columns likewise. Lanes are neighbouring pairs of columns; on
- * their way to memory two vectors become a row of pixels.
+ * zeros, which meet every other tap. So results go in pairs along both axes. Of taps in
+ * the plan's reverse order, and where the plan's padding, which may be negative, is
+ * even, the first of a pair meets the even ones and the second the odd ones: tap a of
+ * row i of pairs lies in row i + (a + 1) / 2 of grad_y, counted from where tap 0 of row
+ * 0 lies. Where the padding is odd, the first meets the odd taps, and the row is
+ * i + a / 2. Along columns likewise. Lanes are neighbouring pairs of columns; on their
+ * way to memory two vectors become a row of pixels.
+ *
+ * Sums are [row of pairs][row of the pair][column of the pair].
  */
 #include "ops/conv/depthwise/depthwise_in_place_tpl.h"
 
 enum {
-    PAIRS = 2, /* rows of pairs in registers: four results each, beside their taps */
+    PAIRS = 2, /* rows of pairs in registers: four results each */
 };
 
 /* Where pairs go. */
 typedef struct pairs_to {
-    float *image;   /* row 0, where the first result of the first lane lies */
-    int first;      /* row of the first result */
-    int size;       /* rows */
-    bool is_whole;  /* all of both vectors */
-    mask inside[2]; /* pixels that there are, of two vectors */
+    float *image; /* row 0, where the first result of the first lane lies */
+    int first;    /* row of the first result */
+    int size;     /* rows */
+    int n;        /* pixels of two vectors that there are */
 } pairs_to;
 
 typedef void pairs_fn(const line *l, const window *at, int n, const pairs_to *to);
 
-/* Adds taps of column b, which are those of the first or second of pairs of columns. */
+/* Adds the taps of column b: they are which of a pair of columns meets. */
 INLINE void add_column(const line *l, const window *at, int r, int k, int odd, int b,
                        int which, const float *rows[MOST_ROWS], vec sums[PAIRS][2][2])
 {
@@ -58,12 +60,11 @@ INLINE void store_pixels(const line *l, const pairs_to *to, int row, vec first,
     const vec a = finished(l, first), b = finished(l, second);
     const vec low = v_zip_low(a, b), high = v_zip_high(a, b);
 
-    if (to->is_whole) {
+    if (to->n == 2 * LANES) {
         v_store(at, low);
         v_store(at + LANES, high);
     } else {
-        v_store_where(at, low, to->inside[0]);
-        v_store_where(at + LANES, high, to->inside[1]);
+        v_store_two(at, low, high, to->n);
     }
 }
 

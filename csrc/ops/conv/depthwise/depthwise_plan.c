@@ -56,8 +56,8 @@ static bool may_be_in_place(const ptac_depthwise_plan *plan)
  * sixteen lanes work. A channel's gradients of weights end in sums over lanes, which
  * take longer than all else where images are few. The widest rows were no faster in
  * place than from strips, and some slower. Pairs beat strips of which half are zeros
- * even where half of the lanes idle. Eight lanes have too few registers for 7 taps at
- * stride 2.
+ * even where half of the lanes idle. With eight lanes 7 taps at stride 2 were slower in
+ * place than from strips.
  */
 static bool is_in_place(const ptac_depthwise_plan *plan, bool is_weight)
 {

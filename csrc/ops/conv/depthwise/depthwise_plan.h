@@ -2,10 +2,10 @@
  * depthwise_plan.h - how a depthwise convolution is laid out in scratch and cut.
  *
  * NCHW at stride 1 or 2 with columns of 3, 5 or 7 taps is read in place, save narrow
- * and very wide images: lanes are neighbouring columns of one channel, and at the
- * image's edges some of them are not loaded. Else a strip of rows of the image is copied with
- * its padding, so that each tap of each output is a load of a whole vector from there.
- * Lanes are then
+ * and very wide images and, with eight lanes, 7 taps at stride 2: lanes are then
+ * neighbouring columns of one channel, and at the image's edges some of them are not
+ * loaded. Else a strip of rows of the image is copied with its padding, so that each
+ * tap of each output is a load of a whole vector from there, and lanes are
  *
  *   pixels      neighbouring columns of one channel, for NCHW: strip [row][column]. At
  *               a stride of s columns of each remainder modulo s lie together.
@@ -13,7 +13,8 @@
  *               [row][column][lane]. Of NCHW the pixels are transposed.
  *
  * The gradient of the data is a convolution of grad_y at stride 1, between whose pixels
- * the forward stride inserts zeros, with the taps in reverse order.
+ * the forward stride inserts zeros, with the taps in reverse order. At stride 2 that is
+ * computed in pairs, without the zeros, where grad_y is read in place.
  */
 #ifndef PTAC_OPS_CONV_DEPTHWISE_DEPTHWISE_PLAN_H
 #define PTAC_OPS_CONV_DEPTHWISE_DEPTHWISE_PLAN_H
@@ -56,7 +57,7 @@ typedef struct ptac_depthwise_plan {
     int width;         /* of a packed row: columns, or with its remainders floats */
     int part;          /* columns of one remainder */
     int lead;          /* floats in front, which have stores of pixels be aligned */
-    int strip, strips; /* output rows of a strip, strips of an image */
+    int strip, strips; /* output rows of a strip, or of pairs; strips packed */
     int64_t n_units, n_pieces;
     int64_t n_packed, n_second, n_taps; /* floats, see depthwise_tpl.h */
     int64_t n_private;                  /* floats of scratch of each piece */

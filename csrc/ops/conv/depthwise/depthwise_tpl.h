@@ -251,9 +251,7 @@ INLINE void find_pairs(const unit *u, int row, int j, window *at, pairs_to *to)
     to->image = plan->result + pixel_offset(u, h->out, w->out, 0) + column;
     to->first = 2 * row;
     to->size = h->out;
-    to->is_whole = column + 2 * LANES <= w->out;
-    for (int i = 0; i < 2; i++)
-        to->inside[i] = inside_of(column + i * LANES, LANES, w->out);
+    to->n = (int)ptac_least(2 * LANES, w->out - column);
     if (to->first + 2 * plan->strip < h->out) {
         at->ahead = (int64_t)plan->strip * w->size;
         at->ahead_beside = 2 * (int64_t)plan->strip * w->out;

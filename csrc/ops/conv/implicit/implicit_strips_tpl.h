@@ -97,14 +97,6 @@ INLINE void copy_strip(const ptac_implicit *plan, const workplace *at)
     }
 }
 
-/* The first n lanes of two vectors. */
-INLINE void store_two(float *to, vec low, vec high, int n)
-{
-    v_store_first(to, low, n < LANES ? n : LANES);
-    if (n > LANES)
-        v_store_first(to + LANES, high, n - LANES);
-}
-
 /*
  * Places of a row of sums to every second result, and zeros between them, which the
  * next class of results may go over; behind the last one where is_followed.
@@ -121,31 +113,37 @@ INLINE void give_first_of_pairs(const float *from, int n, bool is_followed, floa
     }
     if (i < n) {
         v = v_load_first(from + i, n - i);
-        store_two(to + 2 * i, v_zip_low(v, v_zero()), v_zip_high(v, v_zero()),
-                  2 * (n - i) - !is_followed);
+        v_store_two(to + 2 * i, v_zip_low(v, v_zero()), v_zip_high(v, v_zero()),
+                    2 * (n - i) - !is_followed);
     }
 }
 
-/* To every second result alone. */
+/*
+ * To every second result, and leaves those between them, of the class before: behind
+ * each place lies the next one's, in the same strip. Masked stores take dozens of steps
+ * on some CPUs.
+ */
 INLINE void give_second_of_pairs(const float *from, int n, float *to)
 {
     static const float is_second[] = {0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1};
     const mask where = v_less(v_zero(), v_load(is_second));
-    int i = 0;
+    int i = 1;
 
+    to[0] = from[0];
     for (; i + LANES <= n; i += LANES) {
+        float *at = to + 2 * i - 1; /* the first of a pair */
         const vec v = v_load(from + i);
 
-        v_store_where(to + 2 * i - 1, v_zip_low(v, v), where);
-        v_store_where(to + 2 * i - 1 + LANES, v_zip_high(v, v), where);
+        v_store(at, v_pick(where, v_zip_low(v, v), v_load(at)));
+        v_store(at + LANES, v_pick(where, v_zip_high(v, v), v_load(at + LANES)));
     }
     for (; i < n; i++)
         to[2 * i] = from[i];
 }
 
 /*
- * Places of a row of sums to where they belong: every step-th result from to on, of
- * which left are in the row.
+ * n places of a row of sums to where they belong: every step-th result from to on. left
+ * results are in the row from there.
  */
 INLINE void give_row(const float *from, int n, int step, int class, int64_t left,
                      float *to)

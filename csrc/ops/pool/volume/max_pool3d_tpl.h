@@ -195,6 +195,7 @@ TARGET static void OF(max_tiled_volumes)(int64_t begin, int64_t end,
             const ELEM *const rows[] = {row, row + w, row + n_in, row + n_in + w};
             const int32_t position = (int32_t)(at + 2 * ow);
 
+            /* A number of lanes that is known asks for no masks. */
             if (ow + N_LANES <= out_w)
                 OF(max_of_cubes)(rows, offsets, position, N_LANES, y + ow, index + ow);
             else
@@ -224,6 +225,7 @@ TARGET static void OF(max_volumes)(int64_t begin, int64_t end, void *context)
     ptac_volume_row next = {.plane = begin};
     int32_t rows[PTAC_MAX_TAPS];
 
+    /* Of shorter rows too many lanes idle: columns join them. */
     if (ptac_max_pool3d_is_tiled(p) && 4 * slab->out_w > 3 * N_LANES) {
         OF(max_tiled_volumes)(begin, end, call);
         return;

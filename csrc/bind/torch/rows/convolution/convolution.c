@@ -114,18 +114,21 @@ static ptac_reason sizes_reason(const ptac_view *x, const ptac_view *w)
     return PTAC_TAKE;
 }
 
-/* So can multiply-adds and the elements of both images, by far. */
+/*
+ * Nor more multiply-adds, of which there are at least as many as elements of y, or
+ * elements of x than an int64 counts. Doubles round: half of them leaves room for that.
+ */
 static ptac_reason work_reason(const ptac_conv2d *p)
 {
     const double most = (double)(INT64_MAX / 2);
-    const double channels =
+    const double planes =
         (double)(p->n > 0 ? p->n : 1) * (p->in_channels > 0 ? p->in_channels : 1);
+    const double out_channels = p->out_channels > 0 ? p->out_channels : 1;
     const double taps = (double)p->kernel_d * p->kernel_h * p->kernel_w;
     const double places = (double)p->out_d * p->out_h * p->out_w;
-    const double made = p->out_channels > 0 ? p->out_channels : 1;
 
-    return channels * p->d * p->h * p->w < most &&
-                   channels * made * taps * places < most
+    return planes * p->d * p->h * p->w < most &&
+                   planes * out_channels * taps * places < most
                ? PTAC_TAKE
                : PTAC_SHAPE;
 }
