@@ -19,15 +19,7 @@ OP = "cat"
 
 rows = pytest.mark.parametrize("row", switching.runnable_rows(OP))
 
-SPECIAL = [float("nan"), float("inf"), -float("inf"), 0.0, -0.0, 1e-40, 3e38, -3e38]
-
-
-def numbers(*sizes: int) -> Tensor:
-    torch.manual_seed(sum(sizes))
-    x = torch.randn(sizes)
-    n = min(len(SPECIAL), x.numel())
-    x.view(-1)[:n] = torch.tensor(SPECIAL)[:n]
-    return x
+numbers = contract.draw_with_extremes
 
 
 def compare(call: Callable[[], Any]) -> None:

@@ -27,20 +27,12 @@ MODES = {
     REPLICATION[0]: "replicate",
 }
 
-SPECIAL = [float("nan"), float("inf"), -float("inf"), 0.0, -0.0, 1e-40, 3e38, -3e38]
+numbers = contract.draw_with_extremes
 
 ATEN = torch.ops.aten
 NHWC, NDHWC = torch.channels_last, torch.channels_last_3d
 
 rows = pytest.mark.parametrize("row", switching.runnable_rows(CONSTANT))
-
-
-def numbers(*sizes: int) -> Tensor:
-    torch.manual_seed(sum(sizes))
-    x = torch.randn(sizes)
-    n = min(len(SPECIAL), x.numel())
-    x.view(-1)[:n] = torch.tensor(SPECIAL)[:n]
-    return x
 
 
 def padded(x: Tensor, pad: tuple[int, ...], **options: Any) -> list[Tensor]:

@@ -191,14 +191,18 @@ DEFINE_LINES_IN_PLACE(5, 2)
 DEFINE_LINES_IN_PLACE(7, 1)
 DEFINE_LINES_IN_PLACE(7, 2)
 
-/* By taps / 2 - 1 and stride - 1. */
+/*
+ * By taps / 2 - 1 and stride - 1. What eight lanes do not use, see depthwise_plan.c, is
+ * not compiled.
+ */
+#define UNLESS_EIGHT_LANES(function) (LANES == 8 ? NULL : (function))
 static line_in_place_fn *const lines_in_place[][2] = {
     {line_in_place_3_1, line_in_place_3_2},
     {line_in_place_5_1, line_in_place_5_2},
-    {line_in_place_7_1, line_in_place_7_2},
+    {line_in_place_7_1, UNLESS_EIGHT_LANES(line_in_place_7_2)},
 };
 static gradient_line_in_place_fn *const gradient_lines_in_place[][2] = {
     {gradient_line_in_place_3_1, gradient_line_in_place_3_2},
     {gradient_line_in_place_5_1, gradient_line_in_place_5_2},
-    {gradient_line_in_place_7_1, gradient_line_in_place_7_2},
+    {gradient_line_in_place_7_1, UNLESS_EIGHT_LANES(gradient_line_in_place_7_2)},
 };

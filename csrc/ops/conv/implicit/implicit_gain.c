@@ -13,7 +13,7 @@ typedef struct prices {
 /*
  * Of results, for vectors of 16 and of 8 floats, on one thread and on two. What is
  * scattered has been fitted again to 168 and 270 convolutions since stores go by
- * vectors, with 16 floats; with 8 it fell as much.
+ * vectors, with 16 floats; of 8 it was lowered as much, by hand.
  */
 /* clang-format off */
 static const prices prices_of[3][2][2] = {

@@ -25,7 +25,8 @@ enum {
     PTAC_OURS_GIVEN,  /* runs of results copied */
     PTAC_OURS_WEIGHTS,
     PTAC_OURS_AGAIN,     /* elements that are read where they lie, each time they are */
-    PTAC_OURS_SCATTERED, /* results, where neighbours are not of one class, see there */
+    PTAC_OURS_SCATTERED, /* results, where neighbours are not of one class; of pairs or
+                          * stored one by one, which counts twice */
     PTAC_OURS_PACKED,    /* weights */
     PTAC_N_OURS,
 };
