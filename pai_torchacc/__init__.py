@@ -33,6 +33,7 @@ from pai_torchacc.distributed.fsdp import tune_fsdp
 from pai_torchacc.distributed.tuning import tune_ddp
 from pai_torchacc.distributed.watching import watch_ranks
 from pai_torchacc.fusion import enable_operator_fusion
+from pai_torchacc.graph import enable_graph_optimization, optimize, unoptimize
 from pai_torchacc.memory_pool import enable_memory_pool
 from pai_torchacc.memory_pool.snapshot import memory_snapshot
 from pai_torchacc.memory_pool.statistics import (
@@ -53,6 +54,7 @@ from pai_torchacc.quantization.public import (
 )
 
 if TYPE_CHECKING:
+    from pai_torchacc import graph as graph
     from pai_torchacc import ops as ops
     from pai_torchacc.verification import Verification
 
@@ -67,6 +69,7 @@ __all__ = [
     "disable_adaptive_lr",
     "disable_data_parallelism",
     "disable_data_pipeline",
+    "disable_graph_optimization",
     "disable_memory_pool",
     "disable_memory_reuse",
     "disable_model_quantization",
@@ -77,6 +80,7 @@ __all__ = [
     "enable_adaptive_lr",
     "enable_data_parallelism",
     "enable_data_pipeline",
+    "enable_graph_optimization",
     "enable_memory_pool",
     "enable_memory_reuse",
     "enable_model_quantization",
@@ -84,12 +88,14 @@ __all__ = [
     "exclude",
     "explain_parallelism",
     "find_batch_size",
+    "graph",
     "is_enabled",
     "load_quantized",
     "memory_snapshot",
     "memory_stats",
     "memory_summary",
     "ops",
+    "optimize",
     "prefetch",
     "quantization_report",
     "quantize_model",
@@ -99,6 +105,7 @@ __all__ = [
     "status",
     "tune_ddp",
     "tune_fsdp",
+    "unoptimize",
     "verify",
     "watch_ranks",
 ]
@@ -211,6 +218,10 @@ disable_adaptive_lr = disabler(
 disable_data_pipeline = disabler(
     "data_pipeline",
     "Loaders fetch as stock, iterators under way too: the same batches.",
+)
+disable_graph_optimization = disabler(
+    "graph_optimization",
+    "Optimized modules and functions run eagerly, until the switch is on again.",
 )
 disable_model_quantization = disabler(
     "model_quantization",

@@ -52,8 +52,21 @@ static void check_call(const ptac_call *call)
         check_view(&call->inputs[i]);
 }
 
+static uint64_t generation;
+
+static void decide_anew(void)
+{
+    __atomic_fetch_add(&generation, 1, __ATOMIC_RELEASE);
+}
+
+uint64_t ptac_chooser_generation(void)
+{
+    return PTAC_LOAD(generation);
+}
+
 ptac_status ptac_chooser_install(const ptac_point *points, int n_points)
 {
+    decide_anew();
     return ptac_calibration_replace(&current, points, n_points, "");
 }
 
@@ -185,11 +198,13 @@ void ptac_chooser_set_gate(ptac_op op, ptac_reason reason)
 {
     for (int device = 0; device < PTAC_N_DEVICES; device++)
         PTAC_STORE(states[op].gates[device], reason);
+    decide_anew();
 }
 
 void ptac_chooser_set_gate_on(ptac_device device, ptac_op op, ptac_reason reason)
 {
     PTAC_STORE(states[op].gates[device], reason);
+    decide_anew();
 }
 
 ptac_reason ptac_chooser_gate(ptac_op op)
@@ -204,6 +219,7 @@ ptac_reason ptac_chooser_gate_on(ptac_device device, ptac_op op)
 
 const ptac_kernel *ptac_chooser_pin(ptac_op op, const ptac_kernel *row)
 {
+    decide_anew();
     return __atomic_exchange_n(&states[op].pinned, row, __ATOMIC_ACQ_REL);
 }
 
@@ -216,6 +232,7 @@ void ptac_chooser_quarantine(const ptac_kernel *row)
 {
     __atomic_fetch_or(&states[row->op].quarantined[row->device], row_bit(row),
                       __ATOMIC_RELEASE);
+    decide_anew();
 }
 
 bool ptac_chooser_is_quarantined(const ptac_kernel *row)
@@ -228,4 +245,5 @@ void ptac_chooser_reset_quarantine(void)
     for (int op = 0; op < PTAC_N_OPS; op++)
         for (int device = 0; device < PTAC_N_DEVICES; device++)
             PTAC_STORE(states[op].quarantined[device], 0u);
+    decide_anew();
 }

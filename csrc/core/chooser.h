@@ -109,6 +109,12 @@ ptac_reason ptac_chooser_gate_on(ptac_device device, ptac_op op);
 const ptac_kernel *ptac_chooser_pin(ptac_op op, const ptac_kernel *row);
 const ptac_kernel *ptac_chooser_pinned(ptac_op op);
 
+/*
+ * Another number whenever the row of a call on the CPU may have become another one: for
+ * those who remember rows.
+ */
+uint64_t ptac_chooser_generation(void);
+
 /* A row that broke is not asked again until ptac_chooser_reset_quarantine(). */
 void ptac_chooser_quarantine(const ptac_kernel *row);
 bool ptac_chooser_is_quarantined(const ptac_kernel *row);

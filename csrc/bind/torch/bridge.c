@@ -3,7 +3,7 @@
  */
 #include "bind/torch/bridge.h"
 
-static ptac_dtype dtype_of(int32_t torch_dtype)
+ptac_dtype ptac_dtype_of(int32_t torch_dtype)
 {
     switch (torch_dtype) {
     case AT_DTYPE_F32:
@@ -35,7 +35,7 @@ void ptac_view_of(at_tensor tensor, ptac_view *view)
     view->sizes = sizes;
     view->strides = strides;
     if (view->data || view->n_elements == 0)
-        view->dtype = dtype_of(dtype);
+        view->dtype = ptac_dtype_of(dtype);
 }
 
 ptac_reason ptac_floats_reason(const ptac_view *view, int n_dims)

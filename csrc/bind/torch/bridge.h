@@ -31,8 +31,9 @@ static inline void ptac_view_on(ptac_device device, at_tensor tensor, ptac_view 
  */
 ptac_reason ptac_call_place(ptac_call *call);
 
-/* Torch's number of a dtype that rows may name. */
+/* Torch's number of a dtype that rows may name; and which one a number is. */
 int32_t ptac_torch_dtype(ptac_dtype dtype);
+ptac_dtype ptac_dtype_of(int32_t torch_dtype);
 
 /* Why a view is not of floats with so many dimensions, none of them empty. */
 ptac_reason ptac_floats_reason(const ptac_view *view, int n_dims);

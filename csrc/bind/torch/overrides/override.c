@@ -36,8 +36,8 @@ static void make_dense(const ptac_arguments *args, const ptac_outputs *outputs,
     }
 }
 
-static at_error make_output(const ptac_outputs *outputs, int i, ptac_call *call,
-                            at_tensor *made)
+at_error ptac_override_output(const ptac_outputs *outputs, int i, ptac_call *call,
+                              at_tensor *made)
 {
     const ptac_output *output = &outputs->at[i];
     const at_device device = {call->on, call->device};
@@ -72,8 +72,8 @@ static at_error make_outputs(const ptac_outputs *outputs, int n_made,
     for (int i = 0; i < PTAC_MAX_OUTPUTS; i++)
         call->outputs[i] = (ptac_view){.dtype = PTAC_OTHER_DTYPE};
     for (int i = 0; i < outputs->n && !makes_none && !error; i++)
-        error = make_output(outputs, i, call,
-                            i < n_made ? &outputs->made[i] : &work->at[i]);
+        error = ptac_override_output(outputs, i, call,
+                                     i < n_made ? &outputs->made[i] : &work->at[i]);
     return error;
 }
 
@@ -137,7 +137,7 @@ static ptac_reason place_of(const ptac_arguments *args, int *device)
     return PTAC_TAKE;
 }
 
-static void take_inputs(const ptac_arguments *args, ptac_call *call)
+void ptac_override_inputs(const ptac_arguments *args, ptac_call *call)
 {
     call->n_inputs = 0;
     for (int i = 0; i < args->of->n_inputs; i++) {
@@ -151,8 +151,7 @@ static void take_inputs(const ptac_arguments *args, ptac_call *call)
     }
 }
 
-/* As they are where read() says no more. */
-static void expect_outputs(const ptac_call *call, int n, ptac_outputs *outputs)
+void ptac_override_expect(const ptac_call *call, int n, ptac_outputs *outputs)
 {
     const ptac_dtype dtype = call->inputs[0].dtype;
 
@@ -181,8 +180,8 @@ static bool serve(const ptac_arguments *args, at_tensor *out)
     call.on = args->on;
     call.device = 0;
     call.params = params;
-    take_inputs(args, &call);
-    expect_outputs(&call, override->n_outputs, &outputs);
+    ptac_override_inputs(args, &call);
+    ptac_override_expect(&call, override->n_outputs, &outputs);
     outputs.made = out;
     why = args->on == PTAC_ON_CUDA ? place_of(args, &call.device) : PTAC_TAKE;
     if (!why)

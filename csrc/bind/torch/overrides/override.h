@@ -261,6 +261,15 @@ void ptac_override_call(const ptac_override *override, ptac_device on,
 void ptac_override_call_typed(const ptac_override *override, ptac_device on,
                               const ptac_typed_call *call, void **result);
 
+/*
+ * The steps of a call: the inputs that the description names; n outputs as they are
+ * where read() says no more; and one of these made, as read() says.
+ */
+void ptac_override_inputs(const ptac_arguments *args, ptac_call *call);
+void ptac_override_expect(const ptac_call *call, int n, ptac_outputs *outputs);
+at_error ptac_override_output(const ptac_outputs *outputs, int i, ptac_call *call,
+                              at_tensor *made);
+
 /* Stock's outputs for these arguments, a ptac_stock_fn. */
 void ptac_override_stock(const void *args, at_tensor *out);
 
@@ -293,8 +302,11 @@ static inline const ptac_override_side *ptac_torchs_own(const ptac_arguments *ar
     return ptac_torch_has(side->symbol) ? side : NULL;
 }
 
-/* The i-th announced override, or NULL beyond the last. */
+/* The i-th announced override, or NULL beyond the last: those that are registered. */
 const ptac_override *ptac_override_at(int i);
+
+/* The one of that name, "add.Tensor", also of those that only C++ calls come to. */
+const ptac_override *ptac_override_named(const char *name);
 
 /* An override's operators. */
 ptac_op_set ptac_override_ops(const ptac_override *override);

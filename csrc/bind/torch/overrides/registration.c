@@ -19,6 +19,8 @@ static at_library libraries[MAX_OVERRIDES][PTAC_N_DEVICES];
 static ptac_op_set ops_wanted[MAX_OVERRIDES][PTAC_N_DEVICES];
 static bool is_typed[MAX_OVERRIDES][PTAC_N_DEVICES];
 static int n_announced;
+static const ptac_override *typed_alone[MAX_OVERRIDES]; /* only C++ calls come */
+static int n_typed_alone;
 
 /* Nothing of it is registered. */
 static void announce_typed(ptac_override *override)
@@ -43,6 +45,9 @@ void ptac_override_announce(ptac_override *override)
     if (n_announced == MAX_OVERRIDES || !ptac_schema_read(override))
         __builtin_trap();
     if (override->is_only_typed) {
+        if (n_typed_alone == MAX_OVERRIDES)
+            __builtin_trap();
+        typed_alone[n_typed_alone++] = override;
         announce_typed(override);
         return;
     }
@@ -62,6 +67,22 @@ ptac_op_set ptac_override_ops(const ptac_override *override)
 const ptac_override *ptac_override_at(int i)
 {
     return i < n_announced ? announced[i] : NULL;
+}
+
+static const ptac_override *named(const ptac_override *const *overrides, int n,
+                                  const char *name)
+{
+    for (int i = 0; i < n; i++)
+        if (strcmp(overrides[i]->name, name) == 0)
+            return overrides[i];
+    return NULL;
+}
+
+const ptac_override *ptac_override_named(const char *name)
+{
+    const ptac_override *found = named(announced, n_announced, name);
+
+    return found ? found : named(typed_alone, n_typed_alone, name);
 }
 
 static bool is_possible(const ptac_override *override, int device)

@@ -1,0 +1,267 @@
+/*
+ * guards.c - modules, arguments and circumstances, compared with what they were.
+ */
+#include "bind/python/graph/guards.h"
+
+#include "bind/python/callpath/module_guards.h"
+#include "bind/python/interpreter/type_version.h"
+#include "bind/torch/rows/convolution/convolution.h"
+#include "bind/torch/rows/gemm.h"
+
+#include <string.h>
+
+/* --- modules ----------------------------------------------------------------------- */
+
+static void clear_module(ptac_module_guard *guard)
+{
+    for (int i = 0; i < guard->n_children; i++)
+        Py_CLEAR(guard->children[i]);
+    PyMem_Free(guard->children);
+    guard->children = NULL;
+    guard->n_children = 0;
+    Py_CLEAR(guard->module);
+    Py_CLEAR(guard->training);
+    Py_CLEAR(guard->forward);
+    Py_CLEAR(guard->type);
+}
+
+void ptac_guards_clear(ptac_guards *guards)
+{
+    for (int i = 0; i < guards->n_modules; i++)
+        clear_module(&guards->modules[i]);
+    PyMem_Free(guards->modules);
+    *guards = (ptac_guards){0};
+}
+
+int ptac_guards_traverse(const ptac_guards *guards, visitproc visit, void *arg)
+{
+    for (int i = 0; i < guards->n_modules; i++) {
+        const ptac_module_guard *guard = &guards->modules[i];
+
+        Py_VISIT(guard->module);
+        Py_VISIT(guard->forward);
+        Py_VISIT(guard->type);
+        for (int k = 0; k < guard->n_children; k++)
+            Py_VISIT(guard->children[k]);
+    }
+    return 0;
+}
+
+/* The dictionary of submodules; NULL where it is none. */
+static PyObject *children_of(PyObject *attributes)
+{
+    PyObject *children = PyDict_GetItemWithError(attributes, ptac_names._modules);
+
+    return children && PyDict_Check(children) ? children : NULL;
+}
+
+static bool read_children(ptac_module_guard *guard, PyObject *children)
+{
+    const Py_ssize_t n = PyDict_Size(children);
+    PyObject *name, *child;
+    Py_ssize_t at = 0;
+
+    guard->children = PyMem_Calloc((size_t)n + 1, sizeof *guard->children);
+    while (guard->children && guard->n_children < n &&
+           PyDict_Next(children, &at, &name, &child))
+        guard->children[guard->n_children++] = Py_NewRef(child);
+    return guard->children;
+}
+
+static bool read_module(ptac_module_guard *guard, PyObject *module)
+{
+    PTAC_OWNED PyObject *attributes = PyObject_GenericGetDict(module, NULL);
+    PyObject *children = attributes ? children_of(attributes) : NULL;
+    PyObject *training =
+        children ? PyDict_GetItemWithError(attributes, ptac_names.training) : NULL;
+
+    if (!training || !read_children(guard, children))
+        return false;
+    guard->module = Py_NewRef(module);
+    guard->training = Py_NewRef(training);
+    guard->forward =
+        Py_XNewRef(PyDict_GetItemWithError(attributes, ptac_names.forward));
+    guard->type = (PyTypeObject *)Py_NewRef((PyObject *)Py_TYPE(module));
+    ptac_class_has(guard->type, ptac_names.forward, NULL); /* which numbers the class */
+    guard->version = ptac_type_version(guard->type);
+    return true;
+}
+
+bool ptac_guards_read(ptac_guards *guards, PyObject *modules)
+{
+    const Py_ssize_t n = PyList_Size(modules);
+
+    guards->modules = PyMem_Calloc((size_t)n + 1, sizeof *guards->modules);
+    for (; guards->modules && guards->n_modules < n; guards->n_modules++) {
+        ptac_module_guard *guard = &guards->modules[guards->n_modules];
+
+        if (read_module(guard, PyList_GetItem(modules, guards->n_modules)))
+            continue;
+        clear_module(guard);
+        if (!PyErr_Occurred())
+            PyErr_SetString(PyExc_TypeError, "a module of torch's is expected");
+        return false;
+    }
+    return guards->modules || PyErr_NoMemory();
+}
+
+static bool children_are(const ptac_module_guard *guard, PyObject *attributes)
+{
+    PyObject *children = children_of(attributes), *name, *child;
+    Py_ssize_t at = 0;
+    int i = 0;
+
+    if (!children || PyDict_Size(children) != guard->n_children)
+        return false;
+    while (PyDict_Next(children, &at, &name, &child))
+        if (child != guard->children[i++])
+            return false;
+    return true;
+}
+
+/* The root is entered by what stands in its _compiled_call_impl. */
+static bool is_quiet(PyObject *attributes, bool is_root)
+{
+    PyObject *const hooks[] = {ptac_names._forward_hooks, ptac_names._forward_pre_hooks,
+                               ptac_names._backward_hooks,
+                               ptac_names._backward_pre_hooks};
+
+    if (!is_root)
+        return ptac_module_is_quiet(attributes);
+    for (size_t i = 0; i < sizeof hooks / sizeof *hooks; i++) {
+        PyObject *hook = PyDict_GetItemWithError(attributes, hooks[i]);
+
+        if (!hook || !PyDict_Check(hook) || PyDict_Size(hook) != 0)
+            return false;
+    }
+    return true;
+}
+
+/* A dictionary of tensors, borrowed from the module's; or NULL. */
+static PyObject *home_of(PyObject *attributes, PyObject *name)
+{
+    PyObject *home = PyDict_GetItemWithError(attributes, name);
+
+    return home && PyDict_CheckExact(home) ? home : NULL;
+}
+
+static bool module_is(ptac_module_guard *guard, bool is_root)
+{
+    PTAC_OWNED PyObject *attributes = PyObject_GenericGetDict(guard->module, NULL);
+
+    if (!attributes)
+        return false;
+    guard->homes[PTAC_PARAMETERS] = home_of(attributes, ptac_names._parameters);
+    guard->homes[PTAC_BUFFERS] = home_of(attributes, ptac_names._buffers);
+    return guard->homes[PTAC_PARAMETERS] && guard->homes[PTAC_BUFFERS] &&
+           Py_TYPE(guard->module) == guard->type &&
+           guard->version == ptac_type_version(guard->type) &&
+           PyDict_GetItemWithError(attributes, ptac_names.training) ==
+               guard->training &&
+           PyDict_GetItemWithError(attributes, ptac_names.forward) == guard->forward &&
+           is_quiet(attributes, is_root) && children_are(guard, attributes);
+}
+
+bool ptac_guards_hold(ptac_guards *guards)
+{
+    bool hold = true;
+
+    for (int i = 0; hold && i < guards->n_modules; i++)
+        hold = module_is(&guards->modules[i], i == 0);
+    PyErr_Clear();
+    return hold;
+}
+
+/* --- circumstances ----------------------------------------------------------------- */
+
+ptac_circumstances ptac_circumstances_now(void)
+{
+    return (ptac_circumstances){
+        .generation = ptac_chooser_generation(),
+        .n_threads = ptac_the_host.n_threads(),
+        .with_grad = T.aoti_torch_grad_mode_is_enabled(),
+        .is_lowered = ptac_products_are_lowered() || ptac_conv_precision_is_lowered(),
+        .without_onednn = ptac_onednn_is_off(),
+    };
+}
+
+bool ptac_circumstances_are(const ptac_circumstances *a, const ptac_circumstances *b)
+{
+    return a->generation == b->generation && a->n_threads == b->n_threads &&
+           a->with_grad == b->with_grad && a->is_lowered == b->is_lowered &&
+           a->without_onednn == b->without_onednn;
+}
+
+/* --- arguments --------------------------------------------------------------------- */
+
+enum {
+    A_TENSOR,
+    A_CONSTANT,
+    A_SEQUENCE,
+    A_DICTIONARY,
+};
+
+static bool equals(PyObject *a, PyObject *b)
+{
+    if (a == b)
+        return true;
+    return Py_TYPE(a) == Py_TYPE(b) && PyObject_RichCompareBool(a, b, Py_EQ) == 1;
+}
+
+static bool sequence_matches(PyObject *described, PyObject *object, ptac_found *found)
+{
+    PyObject *children = PyTuple_GetItem(described, 2);
+    const Py_ssize_t n = PyTuple_Size(children);
+    const bool is_tuple = PyTuple_CheckExact(object);
+
+    if ((PyObject *)Py_TYPE(object) != PyTuple_GetItem(described, 1) ||
+        (is_tuple ? PyTuple_Size(object) : PyList_Size(object)) != n)
+        return false;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        PyObject *item =
+            is_tuple ? PyTuple_GetItem(object, i) : PyList_GetItem(object, i);
+
+        if (!ptac_arguments_match(PyTuple_GetItem(children, i), item, found))
+            return false;
+    }
+    return true;
+}
+
+static bool dictionary_matches(PyObject *described, PyObject *object, ptac_found *found)
+{
+    PyObject *keys = PyTuple_GetItem(described, 1);
+    PyObject *children = PyTuple_GetItem(described, 2), *key, *item;
+    Py_ssize_t at = 0, i = 0;
+
+    if (!object)
+        return PyTuple_Size(keys) == 0;
+    if (!PyDict_CheckExact(object) || PyDict_Size(object) != PyTuple_Size(keys))
+        return false;
+    for (; PyDict_Next(object, &at, &key, &item); i++)
+        if (!equals(key, PyTuple_GetItem(keys, i)) ||
+            !ptac_arguments_match(PyTuple_GetItem(children, i), item, found))
+            return false;
+    return true;
+}
+
+bool ptac_arguments_match(PyObject *described, PyObject *object, ptac_found *found)
+{
+    bool do_match = false;
+
+    switch (PyLong_AsLong(PyTuple_GetItem(described, 0))) {
+    case A_TENSOR:
+        do_match = ptac_found_add(found, object);
+        break;
+    case A_CONSTANT:
+        do_match = object && equals(object, PyTuple_GetItem(described, 1));
+        break;
+    case A_SEQUENCE:
+        do_match = object && sequence_matches(described, object, found);
+        break;
+    case A_DICTIONARY:
+        do_match = dictionary_matches(described, object, found);
+        break;
+    }
+    PyErr_Clear();
+    return do_match;
+}

@@ -1,0 +1,77 @@
+/*
+ * guards.h - whether a call is like the one that was recorded.
+ */
+#ifndef PTAC_BIND_PYTHON_GRAPH_GUARDS_H
+#define PTAC_BIND_PYTHON_GRAPH_GUARDS_H
+
+#include "bind/python/module/pybind.h"
+
+/* Where a module has tensors. */
+enum {
+    PTAC_PARAMETERS,
+    PTAC_BUFFERS,
+    PTAC_N_HOMES,
+};
+
+/* A module of the tree, as it was. All are owned. */
+typedef struct ptac_module_guard {
+    PyObject *module, *training, *forward; /* forward: its own one, or NULL */
+    PyTypeObject *type;
+    uint32_t version; /* of the class */
+    PyObject **children;
+    int n_children;
+    PyObject *homes[PTAC_N_HOMES]; /* borrowed, since the module was last found so */
+} ptac_module_guard;
+
+typedef struct ptac_guards {
+    ptac_module_guard *modules; /* the first is the root */
+    int n_modules;
+} ptac_guards;
+
+/* Remember a list of modules as they are now. False: an exception is set. */
+bool ptac_guards_read(ptac_guards *guards, PyObject *modules);
+void ptac_guards_clear(ptac_guards *guards);
+int ptac_guards_traverse(const ptac_guards *guards, visitproc visit, void *arg);
+
+/* All modules do what they did, and their homes are known; no exception is set. */
+bool ptac_guards_hold(ptac_guards *guards);
+
+/* Tensors that have been found, borrowed, of which there is room for most. */
+typedef struct ptac_found {
+    PyObject **tensors;
+    int n, most;
+} ptac_found;
+
+static inline bool ptac_found_add(ptac_found *found, PyObject *tensor)
+{
+    if (!tensor || found->n == found->most || !ptac_is_plain(tensor))
+        return false;
+    found->tensors[found->n++] = tensor;
+    return true;
+}
+
+/* What a call depends on beside its arguments and modules. */
+typedef struct ptac_circumstances {
+    uint64_t generation; /* of the chooser */
+    int n_threads;
+    bool with_grad, is_lowered, without_onednn;
+} ptac_circumstances;
+
+ptac_circumstances ptac_circumstances_now(void);
+bool ptac_circumstances_are(const ptac_circumstances *a, const ptac_circumstances *b);
+
+/*
+ * Whether arguments are as described, and the plain tensors among them, in order. A
+ * description is a tuple:
+ *
+ *   (0,)                      a tensor
+ *   (1, object)               that object, or one of its type that equals it
+ *   (2, type, (child, ...))   a list or tuple of these
+ *   (3, (key, ...), (child, ...))   a dictionary with these keys and values, in order
+ *
+ * NULL stands for an empty dictionary. No exception is set, and nothing of the program
+ * is called: objects are of Python's own types, or torch's.
+ */
+bool ptac_arguments_match(PyObject *described, PyObject *object, ptac_found *found);
+
+#endif

@@ -1,0 +1,407 @@
+/*
+ * planned.c - the object that calls come to: it finds the plan of a call, or has it made
+ * eagerly.
+ */
+#include "bind/python/graph/graph.h"
+#include "bind/python/graph/guards.h"
+
+#include <string.h>
+
+static PyTypeObject *planned_type;
+static bool is_open;           /* the switch is on */
+static PyObject *hooks_of_all; /* dictionaries */
+
+enum {
+    MOST_GIVEN_BACK = 3, /* runs on end, after which a plan is not tried again */
+};
+
+/* A tensor of a module's. */
+typedef struct place {
+    int module, home;
+    PyObject *name;
+} place;
+
+/* A plan, and the calls it is for. */
+typedef struct entry {
+    PyObject *described; /* of (args, kwargs), see ptac_arguments_match() */
+    PyObject *held;      /* other tensors that it reads, a tuple */
+    PyObject *plan, *rebuild;
+    place *places;
+    int n_places, n_given_back; /* the second: runs on end */
+    ptac_found given;           /* of a call */
+    ptac_circumstances circumstances;
+} entry;
+
+typedef struct planned {
+    PyObject_HEAD PyObject *eager, *miss;
+    ptac_guards guards;
+    entry *entries;
+    int n_entries;
+    long long n_hits, n_misses, n_gave_back;
+    long long n_aside[PTAC_N_REASONS];
+} planned;
+
+/* --- entries ----------------------------------------------------------------------- */
+
+#define OBJECTS(X) X(described) X(held) X(plan) X(rebuild)
+
+static void clear_entry(entry *e)
+{
+#define X(member) Py_CLEAR(e->member);
+    OBJECTS(X)
+#undef X
+    for (int i = 0; i < e->n_places; i++)
+        Py_CLEAR(e->places[i].name);
+    PyMem_Free(e->places);
+    PyMem_Free(e->given.tensors);
+}
+
+static void clear_entries(planned *s)
+{
+    while (s->n_entries > 0)
+        clear_entry(&s->entries[--s->n_entries]);
+}
+
+static bool add_places(const planned *s, entry *e)
+{
+    for (int i = 0; i < e->n_places; i++) {
+        const place *at = &e->places[i];
+        PyObject *home = s->guards.modules[at->module].homes[at->home];
+
+        if (!ptac_found_add(&e->given, PyDict_GetItemWithError(home, at->name)))
+            return false;
+    }
+    return true;
+}
+
+static bool add_held(entry *e)
+{
+    for (Py_ssize_t i = 0; i < PyTuple_Size(e->held); i++)
+        if (!ptac_found_add(&e->given, PyTuple_GetItem(e->held, i)))
+            return false;
+    return true;
+}
+
+/* A gradient of what comes from one of them would be asked for. */
+static bool is_one_learnt(const entry *e)
+{
+    if (!e->circumstances.with_grad)
+        return false;
+    for (int i = 0; i < e->given.n; i++)
+        if (ptac_requires_grad(e->given.tensors[i]) != 0)
+            return true;
+    return false;
+}
+
+/* Have e->given be what the plan is to be given; false where it is not for this call. */
+static bool collect(const planned *s, entry *e, PyObject *args, PyObject *kwargs)
+{
+    bool is_for_it;
+
+    e->given.n = 0;
+    is_for_it =
+        ptac_arguments_match(PyTuple_GetItem(e->described, 0), args, &e->given) &&
+        ptac_arguments_match(PyTuple_GetItem(e->described, 1), kwargs, &e->given) &&
+        add_places(s, e) && add_held(e) && !is_one_learnt(e) &&
+        e->given.n == ((ptac_plan *)e->plan)->n_given;
+    PyErr_Clear();
+    return is_for_it;
+}
+
+static PyObject *rebuilt(PyObject *rebuild, PyObject *results)
+{
+    if (rebuild == Py_None)
+        return Py_NewRef(PyTuple_GetItem(results, 0));
+    return PyObject_CallFunctionObjArgs(rebuild, results, NULL);
+}
+
+/* --- a call ------------------------------------------------------------------------ */
+
+/* A plan that is for this call, or NULL. */
+static entry *find(planned *s, PyObject *args, PyObject *kwargs)
+{
+    const ptac_circumstances now = ptac_circumstances_now();
+
+    if (s->n_entries == 0 || !ptac_guards_hold(&s->guards))
+        return NULL;
+    for (int i = 0; i < s->n_entries; i++) {
+        entry *e = &s->entries[i];
+
+        if (e->n_given_back < MOST_GIVEN_BACK &&
+            ptac_circumstances_are(&e->circumstances, &now) &&
+            collect(s, e, args, kwargs))
+            return e;
+    }
+    return NULL;
+}
+
+/* By a plan; None where there is none for it. */
+static PyObject *by_plan(planned *s, PyObject *args, PyObject *kwargs)
+{
+    entry *e = find(s, args, kwargs);
+    PTAC_OWNED PyObject *plan = e ? Py_NewRef(e->plan) : NULL;
+    PTAC_OWNED PyObject *rebuild = e ? Py_NewRef(e->rebuild) : NULL;
+    PTAC_OWNED PyObject *results = NULL;
+    ptac_plan_outcome outcome;
+
+    if (!e)
+        Py_RETURN_NONE;
+    outcome = ptac_plan_run(plan, e->given.tensors, &results, NULL);
+    /* Entries may have gone meanwhile. */
+    for (int i = 0; i < s->n_entries; i++)
+        if (s->entries[i].plan == plan && outcome != PTAC_PLAN_BUSY)
+            s->entries[i].n_given_back =
+                outcome == PTAC_PLAN_GAVE_BACK ? s->entries[i].n_given_back + 1 : 0;
+    if (outcome == PTAC_PLAN_RAISED)
+        return NULL;
+    if (outcome != PTAC_PLAN_DONE) {
+        s->n_gave_back++;
+        Py_RETURN_NONE;
+    }
+    s->n_hits++;
+    return rebuilt(rebuild, results);
+}
+
+/* A hook listens to all modules. */
+static bool are_heard(void)
+{
+    for (Py_ssize_t i = 0; i < PyTuple_Size(hooks_of_all); i++)
+        if (PyDict_Size(PyTuple_GetItem(hooks_of_all, i)) != 0)
+            return true;
+    return false;
+}
+
+/* Why a call is not even looked at. */
+static ptac_reason why_aside(void)
+{
+    if (!is_open)
+        return PTAC_OFF;
+    if (ptac_thread_is_disabled() || ptac_shadow_is_on())
+        return PTAC_DISABLED;
+    return are_heard() ? PTAC_HOOKS : ptac_why_not_lean();
+}
+
+static PyObject *planned_call(PyObject *self, PyObject *args, PyObject *kwargs)
+{
+    planned *s = (planned *)self;
+    const ptac_reason why = why_aside();
+    PTAC_OWNED PyObject *alive = Py_NewRef(self);
+    PyObject *result;
+
+    if (why) {
+        s->n_aside[why]++;
+        return PyObject_Call(s->eager, args, kwargs);
+    }
+    result = by_plan(s, args, kwargs);
+    if (result != Py_None)
+        return result;
+    Py_DECREF(result);
+    s->n_misses++;
+    return PyObject_Call(s->miss, args, kwargs);
+}
+
+/* --- the object -------------------------------------------------------------------- */
+
+static int planned_traverse(PyObject *self, visitproc visit, void *arg)
+{
+    const planned *s = (planned *)self;
+
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(s->eager);
+    Py_VISIT(s->miss);
+    for (int i = 0; i < s->n_entries; i++) {
+#define X(member) Py_VISIT(s->entries[i].member);
+        OBJECTS(X)
+#undef X
+    }
+    return ptac_guards_traverse(&s->guards, visit, arg);
+}
+
+static int planned_clear(PyObject *self)
+{
+    planned *s = (planned *)self;
+
+    clear_entries(s);
+    ptac_guards_clear(&s->guards);
+    Py_CLEAR(s->eager);
+    Py_CLEAR(s->miss);
+    return 0;
+}
+
+static void planned_dealloc(PyObject *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+
+    PyObject_GC_UnTrack(self);
+    planned_clear(self);
+    PyMem_Free(((planned *)self)->entries);
+    PyObject_GC_Del(self);
+    Py_DECREF(type);
+}
+
+static PyType_Slot planned_slots[] = {
+    {Py_tp_dealloc, (void *)planned_dealloc},
+    {Py_tp_traverse, (void *)planned_traverse},
+    {Py_tp_clear, (void *)planned_clear},
+    {Py_tp_call, (void *)planned_call},
+    {0, NULL},
+};
+
+static PyType_Spec planned_spec = {
+    .name = "pai_torchacc._C.Planned",
+    .basicsize = sizeof(planned),
+    .flags =
+        Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .slots = planned_slots,
+};
+
+static planned *planned_of(PyObject *object)
+{
+    if (planned_type && Py_TYPE(object) == planned_type)
+        return (planned *)object;
+    PyErr_Format(PyExc_TypeError, "a planned callable is expected, not %R", object);
+    return NULL;
+}
+
+/*
+ * planned_make(eager, miss) -> a callable: it calls eager while plans stand aside, and
+ * miss where none is for the call.
+ */
+PTAC_ARGS(planned_make, 2)
+{
+    planned *s;
+
+    if (!planned_type)
+        planned_type = (PyTypeObject *)PyType_FromSpec(&planned_spec);
+    s = planned_type ? (planned *)PyType_GenericAlloc(planned_type, 0) : NULL;
+    if (!s)
+        return NULL;
+    s->eager = Py_NewRef(args[0]);
+    s->miss = Py_NewRef(args[1]);
+    return (PyObject *)s;
+}
+
+/* planned_reset(planned, modules): forget all plans, and guard these modules from now on. */
+PTAC_ARGS(planned_reset, 2)
+{
+    planned *s = planned_of(args[0]);
+    ptac_guards guards = {0};
+
+    if (!s)
+        return NULL;
+    if (!PyList_Check(args[1]))
+        return PyErr_Format(PyExc_TypeError, "modules are a list");
+    if (!ptac_guards_read(&guards, args[1])) {
+        ptac_guards_clear(&guards);
+        return NULL;
+    }
+    clear_entries(s);
+    ptac_guards_clear(&s->guards);
+    s->guards = guards;
+    Py_RETURN_NONE;
+}
+
+/* Modules are as they were when they were put under guard. */
+PTAC_O(planned_holds, object)
+{
+    planned *s = planned_of(object);
+
+    return s ? PyBool_FromLong(ptac_guards_hold(&s->guards)) : NULL;
+}
+
+static bool read_places(const planned *s, PyObject *tuple, entry *e)
+{
+    const Py_ssize_t n = PyTuple_Size(tuple);
+
+    e->places = PyMem_Calloc((size_t)n + 1, sizeof *e->places);
+    if (!e->places)
+        return PyErr_NoMemory();
+    for (; e->n_places < n; e->n_places++) {
+        place *at = &e->places[e->n_places];
+
+        if (!PyArg_ParseTuple(PyTuple_GetItem(tuple, e->n_places), "iiU", &at->module,
+                              &at->home, &at->name))
+            return false;
+        if (at->module < 0 || at->module >= s->guards.n_modules || at->home < 0 ||
+            at->home >= PTAC_N_HOMES)
+            return PyErr_Format(PyExc_ValueError, "there is no such place");
+        Py_INCREF(at->name);
+    }
+    return true;
+}
+
+static bool read_entry(const planned *s, PyObject *const *args, entry *e)
+{
+    const ptac_plan *plan = ptac_plan_of(args[3]);
+
+    if (!plan || !read_places(s, args[1], e))
+        return false;
+    e->given.most = plan->n_given;
+    e->given.tensors = PyMem_Calloc((size_t)plan->n_given + 1, sizeof(PyObject *));
+    if (!e->given.tensors)
+        return PyErr_NoMemory();
+    e->described = Py_NewRef(args[0]);
+    e->held = Py_NewRef(args[2]);
+    e->plan = Py_NewRef(args[3]);
+    e->rebuild = Py_NewRef(args[4]);
+    e->circumstances = ptac_circumstances_now();
+    return true;
+}
+
+/*
+ * planned_add(planned, (args, kwargs) described, places, held, plan, rebuild or None): a
+ * plan for calls like this one, under circumstances like now. It is given the tensors
+ * of the arguments, those at the places (module, home, name), and those held; rebuild
+ * makes of its results what the call returns.
+ */
+PTAC_ARGS(planned_add, 6)
+{
+    planned *s = planned_of(args[0]);
+    entry e = {0}, *grown;
+
+    if (!s)
+        return NULL;
+    if (!PyTuple_Check(args[1]) || PyTuple_Size(args[1]) != 2 ||
+        !PyTuple_Check(args[2]) || !PyTuple_Check(args[3]))
+        return PyErr_Format(PyExc_TypeError, "tuples are expected");
+    grown = PyMem_Realloc(s->entries, ((size_t)s->n_entries + 1) * sizeof *grown);
+    if (grown)
+        s->entries = grown;
+    if (!grown || !read_entry(s, args + 1, &e)) {
+        clear_entry(&e);
+        return grown ? NULL : PyErr_NoMemory();
+    }
+    s->entries[s->n_entries++] = e;
+    Py_RETURN_NONE;
+}
+
+/* planned_counts(planned) -> (plans, hits, misses, runs given back, {reason: calls aside}) */
+PTAC_O(planned_counts, object)
+{
+    const planned *s = planned_of(object);
+    PyObject *aside = s ? PyDict_New() : NULL;
+
+    for (int i = 0; aside && i < PTAC_N_REASONS; i++)
+        if (s->n_aside[i])
+            ptac_put(&aside, i == PTAC_OFF ? "switched off" : ptac_reason_text(i),
+                     PyLong_FromLongLong(s->n_aside[i]));
+    return aside ? Py_BuildValue("iLLLN", s->n_entries, s->n_hits, s->n_misses,
+                                 s->n_gave_back, aside)
+                 : NULL;
+}
+
+/*
+ * plans_open(bool, (dictionary of hooks of all modules, ...)): whether calls may go by
+ * plans, as long as those are empty.
+ */
+PTAC_ARGS(plans_open, 2)
+{
+    if (!PyTuple_Check(args[1]))
+        return PyErr_Format(PyExc_TypeError, "a tuple is expected");
+    is_open = args[0] == Py_True;
+    ptac_keep(&hooks_of_all, args[1]);
+    Py_RETURN_NONE;
+}
+
+/* Another number whenever rows may have changed: see ptac_chooser_generation(). */
+PTAC_GIVES(chooser_generation, PyLong_FromUnsignedLongLong(ptac_chooser_generation()))

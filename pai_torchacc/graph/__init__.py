@@ -1,0 +1,221 @@
+"""``graph_optimization``: what is called again and again runs by a plan.
+
+:func:`optimize` records a call of a module or function, merges what runs faster as one,
+and replays the rest without Python. Nothing is compiled: the first call records and is
+made as ever, the second one is planned.
+
+Undone by ``disable("graph_optimization")``: optimized modules and functions then run
+eagerly; they stay optimized for when the switch is on again.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+
+from pai_torchacc import _host, _switch
+from pai_torchacc._features import register
+from pai_torchacc._switch import Handle
+
+if TYPE_CHECKING:
+    from pai_torchacc._config import Config
+
+NAME = "graph_optimization"
+
+__all__ = [
+    "enable_graph_optimization",
+    "optimize",
+    "register_pass",
+    "unoptimize",
+    "unregister_pass",
+]
+
+_T = TypeVar("_T", bound=Callable[..., Any])
+
+
+def install(c: Any, config: Config | None = None) -> str | None:
+    """Let plans be used; the reason when that cannot be."""
+    if not _host.has_lean_paths():
+        return "this torch does not let us look into tensors"
+    from torch.nn.modules import module as modules
+
+    c.plans_open(
+        True,
+        (
+            modules._global_backward_pre_hooks,
+            modules._global_backward_hooks,
+            modules._global_forward_hooks,
+            modules._global_forward_pre_hooks,
+        ),
+    )
+    return None
+
+
+def remove(c: Any) -> None:
+    """Have all calls be made eagerly."""
+    c.plans_open(False, ())
+
+
+def about(config: Config) -> str:
+    """For the log."""
+    return "what optimize() was asked for"
+
+
+@overload
+def optimize(target: _T, *, on_refusal: Any = ...) -> _T: ...
+
+
+@overload
+def optimize(target: None = ..., *, on_refusal: Any = ...) -> Callable[[_T], _T]: ...
+
+
+def optimize(
+    target: Any = None, *, on_refusal: Literal["warn", "raise", "ignore"] = "warn"
+) -> Any:
+    """Have a module or a function run by plans, and switch ``graph_optimization`` on.
+
+    A call whose tensors look like an earlier one's, without gradients, is replayed:
+    its operators run one after another from C, merged where a kernel does several at
+    once, in memory that is kept. By this call you promise that what Python does in the
+    module or function depends on nothing but what is compared at each call: the sizes,
+    strides and dtypes of tensors, other arguments, and the module tree with its
+    training flags, hooks and tensors. Parameters and buffers are read at each call, so
+    that training, loading and replacing them need no word.
+
+    Parameters
+    ----------
+    target : Module or callable
+        A module stays what it is: its class, parameters, ``state_dict`` and hooks. Its
+        copies, by ``copy`` or ``pickle``, are not optimized. A function comes back
+        wrapped. Without it, a decorator is returned.
+    on_refusal : {"warn", "raise", "ignore"}
+        Where a recording shows that a call must not be replayed, as when it reads a
+        tensor's number in Python or writes to an argument: warn once, with file and
+        line, and make such calls eagerly; or raise :class:`CannotPlan`.
+
+    Returns
+    -------
+    Module or callable
+        The module itself, or the wrapped function.
+
+    Notes
+    -----
+    Results are new tensors in each call. Up to eight kinds of calls have plans, others
+    run eagerly, as do calls with a gradient to come, under autocast, a profiler, a mode
+    or a transform of torch's, and while another thread runs the same plan.
+
+    Undone by :func:`unoptimize`, and for all at once by ``disable()``.
+    """
+    if target is None:
+        return functools.partial(optimize, on_refusal=on_refusal)
+    if on_refusal not in ("warn", "raise", "ignore"):
+        raise ValueError("on_refusal is 'warn', 'raise' or 'ignore'")
+    if not callable(target):
+        raise TypeError(f"a module or a function is optimized, not {target!r}")
+    if not _switch.is_active(NAME):
+        enable_graph_optimization()
+    from torch import nn
+
+    if isinstance(target, nn.Module):
+        _optimize_module(target, on_refusal)
+        return target
+    return _optimize_function(target, on_refusal)
+
+
+def _optimize_module(module: Any, on_refusal: Any) -> None:
+    from pai_torchacc.graph.planned import Planned
+
+    c = _host.loaded()
+    if c is None:
+        return
+    if module.__dict__.get("_compiled_call_impl") is not None:
+        unoptimize(module)
+    planned = Planned(c, module._call_impl, module, on_refusal)
+    module._compiled_call_impl = planned.entry
+
+
+def _optimize_function(function: Any, on_refusal: Any) -> Any:
+    from pai_torchacc.graph.planned import Planned
+
+    c = _host.loaded()
+    if c is None:
+        return function
+    planned = Planned(c, function, None, on_refusal)
+
+    @functools.wraps(function)
+    def optimized(*args: Any, **kwargs: Any) -> Any:
+        return planned.entry(*args, **kwargs)
+
+    optimized.__ptac_planned__ = planned  # type: ignore[attr-defined]
+    return optimized
+
+
+def enable_graph_optimization() -> Handle:
+    """Let what :func:`optimize` was given run by plans.
+
+    By name only; :func:`optimize` does it itself. Programs in which nothing is given to
+    it run as ever. Undone by ``disable("graph_optimization")``.
+    """
+    return _switch.enable_one(NAME)
+
+
+def unoptimize(module: Any) -> None:
+    """Have an optimized module run as if :func:`optimize` had never been called.
+
+    Raises
+    ------
+    ValueError
+        The module is not optimized.
+    """
+    from pai_torchacc.graph.planned import everything
+
+    entry = module.__dict__.get("_compiled_call_impl")
+    if not any(planned.entry is entry for planned in everything):
+        raise ValueError("this module is not optimized by pai_torchacc")
+    module._compiled_call_impl = None
+
+
+def register_pass(function: Any) -> Any:
+    """Have a function of the program's change graphs, before ours fuse them.
+
+    Usable as a decorator. The function is given each
+    :class:`~pai_torchacc.graph.ir.Graph` that is recorded from now on, and changes it
+    in place. One of the same name takes the place of an earlier one. What it raises
+    goes to whoever called the model.
+    """
+    from pai_torchacc.graph import passes
+
+    return passes.register_pass(function)
+
+
+def unregister_pass(function: Any) -> None:
+    """Take back what :func:`register_pass` has added, or raise :class:`KeyError`."""
+    from pai_torchacc.graph import passes
+
+    passes.unregister_pass(function)
+
+
+def document() -> dict[str, Any]:
+    """What has been optimized, and how its calls were made."""
+    planned = sys.modules.get(f"{__name__}.planned")
+    alive = sorted(planned.everything, key=lambda one: one.name) if planned else []
+    return {"plans": [{"name": one.name, **one.counts()} for one in alive]}
+
+
+def lines(content: dict[str, Any]) -> list[str]:
+    """A line for each module and function."""
+    return [_line(one) for one in content["plans"]]
+
+
+def _line(one: dict[str, Any]) -> str:
+    text = (
+        f"{one['name']}: {one['planned_calls']} calls by {one['plans']} plans, "
+        f"{one['unplanned_calls']} eager"
+    )
+    reasons = ", ".join(f"{n} {reason}" for reason, n in one["reasons"].items())
+    return f"{text} ({reasons})" if reasons else text
+
+
+register(__name__, NAME, rank=8)

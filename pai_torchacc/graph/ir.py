@@ -1,0 +1,214 @@
+"""A recorded forward: values, and the nodes that make them, in order.
+
+Views are no nodes. A tensor that lies in the memory of another one is a value with a
+base, of which it has sizes, strides and an offset of its own; what a program writes in
+place is a new value, made by the operator that does not write in place. So a graph only
+says what is computed from what, and a pass may move, merge or drop nodes as long as the
+results stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(eq=False)
+class Value:
+    """A tensor of the recording: what it looks like, and where it comes from."""
+
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: Any
+    """torch's."""
+    made_by: Node | None = None
+    """None: it is given to the graph, or kept by it."""
+    base: Value | None = None
+    """The value in whose memory it lies, which has none itself."""
+    offset: int = 0
+    """Of a view: elements from the base's first."""
+
+    @property
+    def root(self) -> Value:
+        """The value that has the memory."""
+        return self.base or self
+
+    @property
+    def numel(self) -> int:
+        """Its elements."""
+        product = 1
+        for size in self.sizes:
+            product *= size
+        return product
+
+    def is_contiguous(self) -> bool:
+        """Whether elements lie one behind the other, the last dimension fastest."""
+        expected = 1
+        for size, stride in zip(
+            reversed(self.sizes), reversed(self.strides), strict=True
+        ):
+            if size != 1 and stride != expected:
+                return False
+            expected *= size
+        return True
+
+    def looks_like(self, other: Value) -> bool:
+        """The same geometry and dtype."""
+        mine = self.sizes, self.strides, self.dtype
+        return mine == (other.sizes, other.strides, other.dtype)
+
+
+@dataclass(eq=False)
+class Function:
+    """What a node may call where torch has no operator for it."""
+
+    name: str
+    _op: Any
+    """Called with the node's arguments; it writes to none of them."""
+    tags: tuple[Any, ...] = ()
+
+
+@dataclass(eq=False)
+class Node:
+    """An operator of torch's, or several that run as one."""
+
+    op: Any
+    """An ``OpOverload`` of torch's, or a :class:`Function`; of several, a name."""
+    args: tuple[Any, ...]
+    """Values, numbers, lists of these, as the operator takes them."""
+    kwargs: dict[str, Any]
+    outputs: list[Value | None]
+    """None: not a tensor, or not there."""
+    where: str = ""
+    """``file:line`` of the program."""
+    parts: list[Node] = field(default_factory=list)
+    """Of several: the operators, in order, each the only reader of the one before."""
+
+    @property
+    def name(self) -> str:
+        """As torch's schemas have it, without ``aten::``: ``add.Tensor``."""
+        if isinstance(self.op, str | Function):
+            return self.op if isinstance(self.op, str) else self.op.name
+        return str(self.op._schema.name).removeprefix("aten::") + (
+            f".{self.op._schema.overload_name}" if self.op._schema.overload_name else ""
+        )
+
+    @property
+    def output(self) -> Value:
+        """The first output, which is a tensor."""
+        value = self.outputs[0]
+        assert value is not None
+        return value
+
+    def inputs(self) -> Iterator[Value]:
+        """All values among the arguments, views as they are."""
+        for node in self.parts or [self]:
+            yield from values_in(node.args)
+            yield from values_in(tuple(node.kwargs.values()))
+
+
+@dataclass(eq=False)
+class Graph:
+    """A function of tensors, for one geometry of its inputs."""
+
+    inputs: list[Value]
+    """Tensors among the arguments, in order."""
+    places: dict[tuple[int, str, str], Value]
+    """Of modules: (module of the tree, ``_parameters`` or ``_buffers``, name)."""
+    held: list[tuple[Any, Value]]
+    """Other tensors that it reads, which live on."""
+    nodes: list[Node]
+    results: list[Value]
+    constants: dict[Value, Any] = field(default_factory=dict)
+    """Tensors that nobody else has."""
+
+    def readers(self) -> dict[Value, list[Node]]:
+        """For each value with memory: the nodes that read it, also through views."""
+        found: dict[Value, list[Node]] = {}
+        for node in self.nodes:
+            for value in node.inputs():
+                nodes = found.setdefault(value.root, [])
+                if not nodes or nodes[-1] is not node:
+                    nodes.append(node)
+        return found
+
+    def result_roots(self) -> set[Value]:
+        """The values in whose memory the results lie."""
+        return {value.root for value in self.results}
+
+    def __str__(self) -> str:
+        """The nodes, a line each, for people."""
+        names: dict[Value, str] = {}
+        for i, value in enumerate(self.inputs):
+            names[value] = f"input{i}"
+        for (module, _, name), value in self.places.items():
+            names[value] = f"module{module}.{name}"
+        for i, (_, value) in enumerate(self.held):
+            names[value] = f"held{i}"
+        for i, value in enumerate(self.constants):
+            names[value] = f"constant{i}"
+        lines = []
+        for i, node in enumerate(self.nodes):
+            for k, value in enumerate(node.outputs):
+                if value is not None:
+                    names[value] = f"v{i}" if k == 0 else f"v{i}.{k}"
+            read = ", ".join(_name_of(value, names) for value in node.inputs())
+            made = node.outputs[0]
+            shape = "x".join(map(str, made.sizes)) if made is not None else ""
+            lines.append(f"v{i} = {node.name}({read})  # {shape} {node.where}".rstrip())
+        given = ", ".join(_name_of(value, names) for value in self.results)
+        return "\n".join([*lines, f"return {given}"])
+
+
+def _name_of(value: Value, names: dict[Value, str]) -> str:
+    name = names.get(value.root, "?")
+    return name if value.base is None else f"view of {name}"
+
+
+def values_in(arguments: Any) -> Iterator[Value]:
+    """The values in arguments, also in lists and tuples among them."""
+    for argument in arguments:
+        if isinstance(argument, Value):
+            yield argument
+        elif isinstance(argument, list | tuple):
+            yield from values_in(argument)
+
+
+def replaced(arguments: Any, by: dict[Value, Value]) -> Any:
+    """The same arguments, with values in place of others."""
+    if isinstance(arguments, Value):
+        return by.get(arguments, arguments)
+    if isinstance(arguments, list | tuple):
+        return type(arguments)(replaced(argument, by) for argument in arguments)
+    return arguments
+
+
+def replace_values(graph: Graph, by: dict[Value, Value]) -> None:
+    """Have all readers, and the results, read others; views follow their bases.
+
+    ``by`` maps values that have memory to such that look like them.
+    """
+    views: dict[Value, Value] = dict(by)
+    for node in graph.nodes:
+        for value in node.inputs():
+            _follow(value, by, views)
+    for value in graph.results:
+        _follow(value, by, views)
+    for node in graph.nodes:
+        for one in node.parts or [node]:
+            one.args = replaced(one.args, views)
+            one.kwargs = {
+                name: replaced(one.kwargs[name], views) for name in one.kwargs
+            }
+    graph.results = [views.get(value, value) for value in graph.results]
+
+
+def _follow(value: Value, by: dict[Value, Value], views: dict[Value, Value]) -> None:
+    if value.base is None or value.base not in by or value in views:
+        return
+    to = by[value.base]
+    base, offset = (
+        (to.base, to.offset + value.offset) if to.base else (to, value.offset)
+    )
+    views[value] = Value(value.sizes, value.strides, value.dtype, None, base, offset)

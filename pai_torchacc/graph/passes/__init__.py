@@ -1,0 +1,52 @@
+"""What a graph goes through between its recording and its plan.
+
+A pass is a function that is given a :class:`~pai_torchacc.graph.ir.Graph` and changes
+it in place. It may merge, move, replace and drop nodes as long as the results are what
+they were; tests compare planned calls with eager ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pai_torchacc.graph.ir import Graph
+from pai_torchacc.graph.passes import (
+    common_subexpressions,
+    constants,
+    convolutions,
+    dead_code,
+    linears,
+    norms,
+    sums,
+)
+
+Pass = Callable[[Graph], None]
+
+_passes: dict[str, Pass] = {
+    "constants": constants.run,
+    "common_subexpressions": common_subexpressions.run,
+    "dead_code": dead_code.run,
+    "convolutions": convolutions.run,
+    "norms": norms.run,
+    "linears": linears.run,
+    "sums": sums.run,
+}
+
+_of_users: dict[str, Pass] = {}
+
+
+def register_pass(function: Pass) -> Pass:
+    """See :func:`pai_torchacc.graph.register_pass`."""
+    _of_users[function.__name__] = function
+    return function
+
+
+def unregister_pass(function: Pass) -> None:
+    """See :func:`pai_torchacc.graph.unregister_pass`."""
+    del _of_users[function.__name__]
+
+
+def run_all(graph: Graph) -> None:
+    """All passes, in order."""
+    for function in [*_of_users.values(), *_passes.values()]:
+        function(graph)

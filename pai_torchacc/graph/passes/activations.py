@@ -1,0 +1,34 @@
+"""Activations, by the numbers that the extension's kernels know them by."""
+
+from __future__ import annotations
+
+import torch
+
+from pai_torchacc.graph.ir import Node
+
+_aten = torch.ops.aten
+
+RELU, GELU, GELU_TANH, SILU, TANH, SIGMOID, RELU6, HARDSWISH = range(1, 9)
+"""As ``ptac_act`` in ``csrc/ops/linear/act.h``."""
+
+BEHIND_CONVOLUTIONS = {RELU, RELU6}
+BEHIND_NORMS = {RELU, RELU6, SILU, HARDSWISH}
+BEHIND_PRODUCTS = {RELU, GELU, GELU_TANH, SILU, TANH, SIGMOID}
+
+_CODES = {
+    _aten.relu.default: RELU,
+    _aten.silu.default: SILU,
+    _aten.tanh.default: TANH,
+    _aten.sigmoid.default: SIGMOID,
+    _aten.hardswish.default: HARDSWISH,
+}
+
+
+def activation_of(node: Node, among: set[int]) -> int:
+    """The number of a node that is one of these activations; 0 of others."""
+    code = _CODES.get(node.op, 0)
+    if node.op is _aten.gelu.default:
+        code = GELU_TANH if node.kwargs.get("approximate") == "tanh" else GELU
+    if node.op is _aten.hardtanh.default and node.args[1:] == (0, 6):
+        code = RELU6
+    return code if code in among else 0

@@ -1,0 +1,36 @@
+"""Nodes of which each is the only reader of the one before: what may run as one."""
+
+from __future__ import annotations
+
+from pai_torchacc.graph.ir import Graph, Node, Value
+
+
+class Readers:
+    """Who reads what, in a graph that does not change meanwhile."""
+
+    def __init__(self, graph: Graph):
+        self._readers = graph.readers()
+        self._results = graph.result_roots()
+
+    def is_unread(self, value: Value | None) -> bool:
+        """Nobody does, nor is it a result."""
+        return value is None or (
+            value not in self._readers and value not in self._results
+        )
+
+    def only(self, value: Value) -> Node | None:
+        """The node that alone reads a value, which has memory and is no result."""
+        nodes = self._readers.get(value, [])
+        return nodes[0] if len(nodes) == 1 and value not in self._results else None
+
+
+def merge(graph: Graph, name: str, parts: list[Node]) -> Node:
+    """One node in place of several, where the last of them was."""
+    last = parts[-1]
+    merged = Node(name, (), {}, [last.outputs[0]], parts[0].where, list(parts))
+    gone = {id(node) for node in parts[:-1]}
+    graph.nodes = [
+        merged if node is last else node for node in graph.nodes if id(node) not in gone
+    ]
+    last.output.made_by = merged
+    return merged

@@ -1,0 +1,79 @@
+"""What a call was made with, and what it returned, apart from the tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
+
+from pai_torchacc.graph.refusals import CannotPlan
+
+_CONSTANTS = (int, float, bool, str, bytes, complex, type(None), type(Ellipsis))
+
+_OF_TORCH = (torch.dtype, torch.device, torch.layout, torch.memory_format)
+
+Described = tuple[Any, ...]
+"""As ``ptac_arguments_match()`` in ``csrc/bind/python/graph/guards.h`` reads it."""
+
+
+def describe(object: Any, tensors: list[Tensor]) -> Described:
+    """Describe an argument; its tensors are added to the list.
+
+    Raises
+    ------
+    CannotPlan
+        It is nothing that two calls could be compared by.
+    """
+    if isinstance(object, Tensor):
+        tensors.append(object)
+        return (0,)
+    kind = type(object)
+    if kind in (list, tuple):
+        return (2, kind, tuple(describe(item, tensors) for item in object))
+    if kind is dict:
+        keys = tuple(object)
+        if all(type(key) in (str, int) for key in keys):
+            children = tuple(describe(item, tensors) for item in object.values())
+            return (3, keys, children)
+    if kind in _CONSTANTS or isinstance(object, _OF_TORCH):
+        return (1, object)
+    raise CannotPlan(f"an argument is of the class {kind.__qualname__}")
+
+
+def key_of(described: Described, tensors: list[Tensor]) -> Any:
+    """Equal for calls that one plan may serve."""
+    geometry = tuple((tuple(t.shape), t.stride(), t.dtype) for t in tensors)
+    return repr(described), geometry
+
+
+def results_of(returned: Any) -> tuple[list[Tensor], Callable[[Any], Any] | None]:
+    """The tensors of what a call returned, and what makes the like of other tensors.
+
+    None: the call returned a tensor. Anything but tensors is returned again as it is.
+    """
+    if isinstance(returned, Tensor):
+        return [returned], None
+    leaves, spec = tree_flatten(returned)
+    tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+    for leaf in leaves:
+        if not isinstance(leaf, Tensor) and type(leaf) not in _CONSTANTS:
+            raise CannotPlan(f"a {type(leaf).__qualname__} is returned")
+    if type(returned) is tuple and len(tensors) == len(leaves) == len(returned):
+        return tensors, tuple
+    return tensors, _rebuilder(leaves, spec)
+
+
+def _rebuilder(leaves: list[Any], spec: TreeSpec) -> Callable[[Any], Any]:
+    constants = [None if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+    places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
+
+    def rebuild(results: tuple[Tensor, ...]) -> Any:
+        filled = list(constants)
+        for place, tensor in zip(places, results, strict=True):
+            filled[place] = tensor
+        return tree_unflatten(filled, spec)
+
+    return rebuild
