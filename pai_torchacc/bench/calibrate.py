@@ -30,6 +30,9 @@ from pai_torchacc.calibration import (
 )
 from pai_torchacc.commands.usage import UsageError, check_outputs
 
+LEAST_RATIO = 0.01
+"""What a table writes for a row that is slower by more: its reader takes no zero."""
+
 ISAS = ("scalar", "avx2", "avx512")
 """Instruction sets, each with what comes before it."""
 
@@ -135,7 +138,7 @@ def _measure_case(
             n_threads,
             case.work,
             row,
-            round(ratio, 2),
+            max(round(ratio, 2), LEAST_RATIO),
             round(stock_us, 1),
         )
 

@@ -41,21 +41,18 @@ def install(c: Any, config: Config | None = None) -> str | None:
         return "this torch does not let us look into tensors"
     from torch.nn.modules import module as modules
 
-    c.plans_open(
-        True,
-        (
-            modules._global_backward_pre_hooks,
-            modules._global_backward_hooks,
-            modules._global_forward_hooks,
-            modules._global_forward_pre_hooks,
-        ),
+    hooks = (
+        modules._global_backward_pre_hooks,
+        modules._global_backward_hooks,
+        modules._global_forward_hooks,
+        modules._global_forward_pre_hooks,
     )
-    return None
+    return None if c.plans_open(hooks) else "this Python lacks what plans are run by"
 
 
 def remove(c: Any) -> None:
     """Have all calls be made eagerly."""
-    c.plans_open(False, ())
+    c.plans_close()
 
 
 def about(config: Config) -> str:

@@ -125,7 +125,8 @@ class Planned:
         tensors: list[Tensor] = []
         try:
             described = describe(args, tensors), describe(kwargs, tensors)
-            key = key_of(described, tensors), torch.is_grad_enabled()
+            shares = len({t.untyped_storage()._cdata for t in tensors}) < len(tensors)
+            key = key_of(described, tensors), torch.is_grad_enabled(), shares
         except CannotPlan as refusal:
             self._refuse(str(refusal), refusal)
             return None
@@ -156,7 +157,10 @@ class Planned:
         """Make the call, look at it, and plan its like."""
         before = _attributes(self._module)
         try:
-            recorder = Recorder(tensors, _tensors_of(self._module))
+            has_recurrent = self._module is not None and any(
+                isinstance(module, nn.RNNBase) for module in self._module.modules()
+            )
+            recorder = Recorder(tensors, _tensors_of(self._module), has_recurrent)
         except CannotPlan as refusal:
             self._refuse(key, refusal)
             return self._eager(*args, **kwargs)

@@ -6,8 +6,10 @@ alive: storages are known by weak references, and of tensors only their geometry
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Callable, Iterable
+from types import FrameType
 from typing import Any
 
 import torch
@@ -31,6 +33,11 @@ _BATCH_NORMS = {
 }
 """Normalization, and which argument says that running statistics are written."""
 
+
+_READS = frozenset({"numpy", "tolist"})
+
+_FUNCTIONAL = {_aten.bernoulli_.float: _aten.bernoulli.p}
+"""Of operators in place whose other form is called otherwise."""
 
 _RECURRENT = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
 """Functions of torch's that are recorded as they are called, not by their parts."""
@@ -60,10 +67,15 @@ class Recorder(TorchDispatchMode):
         Those of the call, in order.
     of_modules : dict
         Tensors of modules, by their places.
+    has_recurrent : bool
+        Have calls of recurrent layers' functions be single nodes.
     """
 
     def __init__(
-        self, arguments: list[Tensor], of_modules: dict[tuple[int, str, str], Tensor]
+        self,
+        arguments: list[Tensor],
+        of_modules: dict[tuple[int, str, str], Tensor],
+        has_recurrent: bool,
     ):
         super().__init__()
         self._bases: dict[int, Value] = {}
@@ -75,6 +87,7 @@ class Recorder(TorchDispatchMode):
         self.refusal: CannotPlan | None = None
         self.graph = Graph([], {}, [], [], [])
         self._of_modules = of_modules
+        self._whole = _Whole(self) if has_recurrent else None
         self._places: dict[int, tuple[int, str, str]] = {
             id(tensor): place for place, tensor in reversed(of_modules.items())
         }
@@ -108,13 +121,28 @@ class Recorder(TorchDispatchMode):
         return result
 
     def __enter__(self) -> Any:
-        self._whole = _Whole(self)
-        self._whole.__enter__()
+        if self._whole is not None:
+            self._whole.__enter__()
+        self._profile = sys.getprofile()
+        sys.setprofile(self._look_at_call)
         return super().__enter__()
 
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)
-        self._whole.__exit__(*error)
+        sys.setprofile(self._profile)
+        if self._whole is not None:
+            self._whole.__exit__(*error)
+
+    def _look_at_call(self, frame: FrameType, event: str, called: Any) -> None:
+        """Python reads a tensor's numbers by functions that torch's modes never see."""
+        if (
+            event == "c_call"
+            and called.__name__ in _READS
+            and self.refusal is None
+            and isinstance(getattr(called, "__self__", None), Tensor)
+        ):
+            text = "a tensor's numbers are read in Python"
+            self.refusal = CannotPlan(text, where(frame))
 
     def record_whole(self, func: Any, args: Any) -> Any:
         """A call as one node, whatever it consists of."""
@@ -278,11 +306,11 @@ class Recorder(TorchDispatchMode):
             raise CannotPlan(f"{name} writes to its arguments", place)
         if value in self._given:
             raise CannotPlan(f"{name} writes to an argument or parameter", place)
-        other = getattr(_aten, name.removesuffix("_"), None)
-        overload = func._schema.overload_name or "default"
-        other = getattr(other, overload, None) if name.endswith("_") else None
+        other = _that_does_not_write(func)
         if other is None or len(other._schema.arguments) != len(writes):
             raise CannotPlan(f"{name} has no form that does not write", place)
+        if func in _FUNCTIONAL and read_args[1:] == ():
+            read_args = (*read_args, func._schema.arguments[1].default_value)
         node = Node(other, read_args, read_kwargs, [], place)
 
         def note(result: Any) -> None:
@@ -342,6 +370,16 @@ def _on_meta(arguments: Any) -> Any:
     if isinstance(arguments, list | tuple):
         return type(arguments)(_on_meta(item) for item in arguments)
     return arguments
+
+
+def _that_does_not_write(func: Any) -> Any:
+    """The overload that gives a new tensor, where there is one."""
+    if func in _FUNCTIONAL:
+        return _FUNCTIONAL[func]
+    name = func._schema.name.removeprefix("aten::")
+    packet = getattr(_aten, name.removesuffix("_"), None)
+    overload = func._schema.overload_name or "default"
+    return getattr(packet, overload, None) if name.endswith("_") else None
 
 
 def _is_plain_lookup(func: Any, args: Any) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from types import FrameType
 
 _TORCH = f"{os.sep}torch{os.sep}"
 _OURS = f"{os.sep}pai_torchacc{os.sep}"
@@ -17,12 +18,15 @@ class CannotPlan(RuntimeError):
         super().__init__(f"{where}: {reason}" if where else reason)
 
 
-def where() -> str:
-    """``file:line`` of the innermost frame that is neither torch's nor ours."""
-    frame = sys._getframe(1)
+def where(frame: FrameType | None = None) -> str:
+    """``file:line`` of the innermost frame that is neither torch's nor ours.
+
+    From that frame on, or from the caller's.
+    """
+    frame = frame or sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
         if _TORCH not in file and _OURS not in file and not file.startswith("<frozen"):
             return f"{file}:{frame.f_lineno}"
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
     return ""

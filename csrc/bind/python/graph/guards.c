@@ -119,22 +119,26 @@ static bool children_are(const ptac_module_guard *guard, PyObject *attributes)
     return true;
 }
 
-/* The root is entered by what stands in its _compiled_call_impl. */
-static bool is_quiet(PyObject *attributes, bool is_root)
+static bool is_none_or_plan(PyObject *compiled)
+{
+    return !compiled || compiled == Py_None || ptac_is_planned(compiled);
+}
+
+/* Calling the module would do no more than call its forward, but for plans of ours. */
+static bool is_quiet(PyObject *attributes)
 {
     PyObject *const hooks[] = {ptac_names._forward_hooks, ptac_names._forward_pre_hooks,
                                ptac_names._backward_hooks,
                                ptac_names._backward_pre_hooks};
 
-    if (!is_root)
-        return ptac_module_is_quiet(attributes);
     for (size_t i = 0; i < sizeof hooks / sizeof *hooks; i++) {
         PyObject *hook = PyDict_GetItemWithError(attributes, hooks[i]);
 
         if (!hook || !PyDict_Check(hook) || PyDict_Size(hook) != 0)
             return false;
     }
-    return true;
+    return is_none_or_plan(
+        PyDict_GetItemWithError(attributes, ptac_names._compiled_call_impl));
 }
 
 /* A dictionary of tensors, borrowed from the module's; or NULL. */
@@ -145,7 +149,7 @@ static PyObject *home_of(PyObject *attributes, PyObject *name)
     return home && PyDict_CheckExact(home) ? home : NULL;
 }
 
-static bool module_is(ptac_module_guard *guard, bool is_root)
+static bool module_is(ptac_module_guard *guard)
 {
     PTAC_OWNED PyObject *attributes = PyObject_GenericGetDict(guard->module, NULL);
 
@@ -159,7 +163,7 @@ static bool module_is(ptac_module_guard *guard, bool is_root)
            PyDict_GetItemWithError(attributes, ptac_names.training) ==
                guard->training &&
            PyDict_GetItemWithError(attributes, ptac_names.forward) == guard->forward &&
-           is_quiet(attributes, is_root) && children_are(guard, attributes);
+           is_quiet(attributes) && children_are(guard, attributes);
 }
 
 bool ptac_guards_hold(ptac_guards *guards)
@@ -167,7 +171,7 @@ bool ptac_guards_hold(ptac_guards *guards)
     bool hold = true;
 
     for (int i = 0; hold && i < guards->n_modules; i++)
-        hold = module_is(&guards->modules[i], i == 0);
+        hold = module_is(&guards->modules[i]);
     PyErr_Clear();
     return hold;
 }

@@ -28,6 +28,9 @@ typedef struct ptac_guards {
     int n_modules;
 } ptac_guards;
 
+/* What stands in the _compiled_call_impl of optimized modules: see planned.c. */
+bool ptac_is_planned(PyObject *object);
+
 /* Remember a list of modules as they are now. False: an exception is set. */
 bool ptac_guards_read(ptac_guards *guards, PyObject *modules);
 void ptac_guards_clear(ptac_guards *guards);

@@ -4,6 +4,7 @@
  */
 #include "bind/python/graph/graph.h"
 #include "bind/python/graph/guards.h"
+#include "bind/python/interpreter/vectorcall.h"
 
 #include <string.h>
 
@@ -255,9 +256,14 @@ static PyType_Spec planned_spec = {
     .slots = planned_slots,
 };
 
+bool ptac_is_planned(PyObject *object)
+{
+    return planned_type && Py_TYPE(object) == planned_type;
+}
+
 static planned *planned_of(PyObject *object)
 {
-    if (planned_type && Py_TYPE(object) == planned_type)
+    if (ptac_is_planned(object))
         return (planned *)object;
     PyErr_Format(PyExc_TypeError, "a planned callable is expected, not %R", object);
     return NULL;
@@ -391,17 +397,19 @@ PTAC_O(planned_counts, object)
 }
 
 /*
- * plans_open(bool, (dictionary of hooks of all modules, ...)): whether calls may go by
- * plans, as long as those are empty.
+ * plans_open((dictionary of hooks of all modules, ...)) -> whether calls go by plans
+ * from now on, as long as those are empty: not where this Python lacks what we call.
  */
-PTAC_ARGS(plans_open, 2)
+PTAC_O(plans_open, hooks)
 {
-    if (!PyTuple_Check(args[1]))
+    if (!PyTuple_Check(hooks))
         return PyErr_Format(PyExc_TypeError, "a tuple is expected");
-    is_open = args[0] == Py_True;
-    ptac_keep(&hooks_of_all, args[1]);
-    Py_RETURN_NONE;
+    ptac_keep(&hooks_of_all, hooks);
+    is_open = ptac_vectorcall_find();
+    return PyBool_FromLong(is_open);
 }
+
+PTAC_DOES(plans_close, is_open = false)
 
 /* Another number whenever rows may have changed: see ptac_chooser_generation(). */
 PTAC_GIVES(chooser_generation, PyLong_FromUnsignedLongLong(ptac_chooser_generation()))

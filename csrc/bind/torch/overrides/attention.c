@@ -88,6 +88,7 @@ static ptac_override attention = {
     .n_inputs = 4,
     .inputs = {0, 1, 2, 5},
     .read = read,
+    .by_handles = true,
     .needs = &T.cpu_attention_backward,
 };
 PTAC_OVERRIDE(attention, cpu_attention, TENSOR(0), TENSOR(1), TENSOR(2), REAL(3),
@@ -111,6 +112,7 @@ static ptac_override attention_backward = {
     .n_inputs = 7,
     .inputs = {1, 2, 3, 4, 0, 5, 8},
     .read = read_backward,
+    .by_handles = true,
     .admit = ptac_attention_admit_backward,
     .needs = &T.cpu_attention,
 };

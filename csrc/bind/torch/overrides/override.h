@@ -139,6 +139,8 @@ typedef struct ptac_override {
     ptac_reason (*read)(const ptac_arguments *args, const ptac_call *call, void *params,
                         ptac_outputs *outputs);
 
+    /* read() or the rows look at tensors by their handles: not at views alone. */
+    bool by_handles;
     /* The address of a member of T, besides torch's kernel, that has to be there. */
     const void *needs;
     /* A call in bfloat16 leaves a mark for its gradient, see rows/bf16_grad.c. */

@@ -24,7 +24,7 @@ ptac_reason ptac_prepare_call(ptac_prepared *p)
 
     p->args.on = PTAC_ON_CPU;
     p->call = (ptac_call){.params = p->params};
-    if (override->serve) /* several calls, made as they go */
+    if (override->serve || override->by_handles) /* there are several calls, or none */
         return PTAC_ARGUMENT;
     p->call.op = override->op_of ? override->op_of(&p->args) : override->op;
     ptac_override_inputs(&p->args, &p->call);

@@ -180,6 +180,7 @@ static ptac_override multi_head_attention = {
     .n_inputs = 1,
     .inputs = {0},
     .read = read_attention,
+    .by_handles = true,
     .needs = &T.is_autocast_enabled,
 };
 PTAC_OVERRIDE(multi_head_attention, cpu_multi_head_attention, TENSOR(0), TENSOR(1),
@@ -198,6 +199,7 @@ static ptac_override encoder_layer = {
     .n_inputs = 1,
     .inputs = {0},
     .read = read_layer,
+    .by_handles = true,
     .needs = &T.is_autocast_enabled,
 };
 PTAC_OVERRIDE(encoder_layer, cpu_encoder_layer, TENSOR(0), INT(1), INT(2), TENSOR(3),

@@ -113,6 +113,7 @@ static ptac_reason read_forward_only(const ptac_arguments *args, const ptac_call
         .n_inputs = PTAC_BAG_N_INPUTS,                                                 \
         .inputs = {0, 1, 2},                                                           \
         .read = by,                                                                    \
+        .by_handles = true,                                                            \
     };                                                                                 \
     PTAC_OVERRIDE(name, cpu_##name, TENSOR(0), TENSOR(1), TENSOR(2), BOOL(3),          \
                   INT(MODE), BOOL(5), OPTIONAL_TENSOR(WEIGHTS), BOOL(HAS_LAST),        \

@@ -172,6 +172,7 @@ static ptac_override index_select = {
     .n_inputs = 2,
     .inputs = {0, 2},
     .read = read_index_select,
+    .by_handles = true,
 };
 PTAC_OVERRIDE(index_select, cpu_index_select, TENSOR(0), INT(1), TENSOR(2))
 
@@ -183,6 +184,7 @@ static ptac_override gather = {
     .n_inputs = 2,
     .inputs = {0, 2},
     .read = read_gather,
+    .by_handles = true,
 };
 PTAC_OVERRIDE(gather, cpu_gather, TENSOR(0), INT(1), TENSOR(2), BOOL(3))
 
@@ -193,6 +195,7 @@ static ptac_override scatter_add = {
     .n_inputs = 3,
     .inputs = {0, 2, 3},
     .read = read_scatter_add,
+    .by_handles = true,
 };
 PTAC_OVERRIDE(scatter_add, cpu_scatter_add, TENSOR(0), INT(1), TENSOR(2), TENSOR(3))
 
@@ -205,6 +208,7 @@ static ptac_override embedding_backward = {
     .n_inputs = 2,
     .inputs = {0, 1},
     .read = read_embedding,
+    .by_handles = true,
 };
 PTAC_OVERRIDE(embedding_backward, cpu_embedding_backward, TENSOR(0), TENSOR(1), INT(2),
               INT(3), BOOL(4))
