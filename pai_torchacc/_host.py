@@ -9,6 +9,7 @@ of the program is in force, and with samples that do not depend on defaults.
 from __future__ import annotations
 
 import _thread
+import functools
 import os
 import platform
 import sys
@@ -289,6 +290,14 @@ def knows_rounding() -> bool:
     if "rounding" not in _state:
         _state["rounding"] = has_lean_paths() and aside(_learn_rounding, load())
     return bool(_state["rounding"])
+
+
+@functools.cache
+def learns_type_versions(c: Any) -> bool:
+    """Whether the extension can tell that a class is as it was."""
+    base = type("Base", (), {"name": 0})
+    derived = type("Derived", (base,), {})
+    return bool(c.type_version_learn(base, derived, "name"))
 
 
 def learnt() -> Any:

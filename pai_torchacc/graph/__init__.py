@@ -10,6 +10,7 @@ eagerly; they stay optimized for when the switch is on again.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 from collections.abc import Callable
@@ -39,8 +40,12 @@ def install(c: Any, config: Config | None = None) -> str | None:
     """Let plans be used; the reason when that cannot be."""
     if not _host.has_lean_paths():
         return "this torch does not let us look into tensors"
+    if not _host.learns_type_versions(c):
+        return "this Python does not tell whether a class is as it was"
+    import torch
     from torch.nn.modules import module as modules
 
+    c.lend(get_default_dtype=torch.get_default_dtype)
     hooks = (
         modules._global_backward_pre_hooks,
         modules._global_backward_hooks,
@@ -79,7 +84,8 @@ def optimize(
     module or function depends on nothing but what is compared at each call: the sizes,
     strides and dtypes of tensors, other arguments, and the module tree with its
     training flags, hooks and tensors. Parameters and buffers are read at each call, so
-    that training, loading and replacing them need no word.
+    that training, loading and replacing them need no word. Of a function the modules in
+    its closure are such; other tensors that it reads are those of the recording.
 
     Parameters
     ----------
@@ -109,13 +115,15 @@ def optimize(
         return functools.partial(optimize, on_refusal=on_refusal)
     if on_refusal not in ("warn", "raise", "ignore"):
         raise ValueError("on_refusal is 'warn', 'raise' or 'ignore'")
-    if not callable(target):
+    if not callable(target) or isinstance(target, type):
         raise TypeError(f"a module or a function is optimized, not {target!r}")
     if not _switch.is_active(NAME):
         enable_graph_optimization()
     from torch import nn
 
     if isinstance(target, nn.Module):
+        if not vars(target).keys() >= {"_modules", "_parameters", "training"}:
+            raise TypeError(f"a {type(target).__name__} goes ways of its own")
         _optimize_module(target, on_refusal)
         return target
     return _optimize_function(target, on_refusal)
@@ -128,8 +136,11 @@ def _optimize_module(module: Any, on_refusal: Any) -> None:
     if c is None:
         return
     if module.__dict__.get("_compiled_call_impl") is not None:
+        if not _is_optimized(module):
+            raise ValueError("this module is compiled, by module.compile()")
         unoptimize(module)
-    planned = Planned(c, module._call_impl, module, on_refusal)
+    name = type(module).__name__
+    planned = Planned(c, module._call_impl, [module], name, on_refusal)
     module._compiled_call_impl = planned.entry
 
 
@@ -139,7 +150,8 @@ def _optimize_function(function: Any, on_refusal: Any) -> Any:
     c = _host.loaded()
     if c is None:
         return function
-    planned = Planned(c, function, None, on_refusal)
+    name = getattr(function, "__qualname__", None) or type(function).__name__
+    planned = Planned(c, function, _modules_in(function), name, on_refusal)
 
     @functools.wraps(function)
     def optimized(*args: Any, **kwargs: Any) -> Any:
@@ -158,6 +170,24 @@ def enable_graph_optimization() -> Handle:
     return _switch.enable_one(NAME)
 
 
+def _modules_in(function: Any) -> list[Any]:
+    """Modules that a function has by its closure, or is a method of."""
+    from torch import nn
+
+    found = [getattr(function, "__self__", None)]
+    for cell in getattr(function, "__closure__", None) or ():
+        with contextlib.suppress(ValueError):  # of a name without a value yet
+            found.append(cell.cell_contents)
+    return [one for one in found if isinstance(one, nn.Module)]
+
+
+def _is_optimized(module: Any) -> bool:
+    from pai_torchacc.graph.planned import everything
+
+    entry = getattr(module, "__dict__", {}).get("_compiled_call_impl")
+    return any(planned.entry is entry for planned in everything)
+
+
 def unoptimize(module: Any) -> None:
     """Have an optimized module run as if :func:`optimize` had never been called.
 
@@ -166,10 +196,7 @@ def unoptimize(module: Any) -> None:
     ValueError
         The module is not optimized.
     """
-    from pai_torchacc.graph.planned import everything
-
-    entry = module.__dict__.get("_compiled_call_impl")
-    if not any(planned.entry is entry for planned in everything):
+    if not _is_optimized(module):
         raise ValueError("this module is not optimized by pai_torchacc")
     module._compiled_call_impl = None
 

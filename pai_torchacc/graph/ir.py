@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 
 @dataclass(eq=False)
 class Value:
@@ -42,6 +44,11 @@ class Value:
             product *= size
         return product
 
+    def end(self) -> int:
+        """One more than its last element, counted from its first."""
+        steps = zip(self.sizes, self.strides, strict=True)
+        return 1 + sum((size - 1) * stride for size, stride in steps if self.numel)
+
     def is_contiguous(self) -> bool:
         """Whether elements lie one behind the other, the last dimension fastest."""
         expected = 1
@@ -66,6 +73,8 @@ class Function:
     name: str
     _op: Any
     """Called with the node's arguments; it writes to none of them."""
+    is_pure: bool
+    """It depends on nothing else, and draws no random numbers."""
     tags: tuple[Any, ...] = ()
 
 
@@ -92,6 +101,23 @@ class Node:
             return self.op if isinstance(self.op, str) else self.op.name
         return str(self.op._schema.name).removeprefix("aten::") + (
             f".{self.op._schema.overload_name}" if self.op._schema.overload_name else ""
+        )
+
+    def is_random(self) -> bool:
+        """Whether it draws random numbers."""
+        return (
+            not isinstance(self.op, str)
+            and torch.Tag.nondeterministic_seeded in self.op.tags
+        )
+
+    def is_pure(self) -> bool:
+        """Whether it does nothing but compute its outputs from its arguments."""
+        if isinstance(self.op, Function):
+            return self.op.is_pure
+        return (
+            not self.is_random()
+            and any(value is not None for value in self.outputs)
+            and (isinstance(self.op, str) or self.op.namespace == "aten")
         )
 
     @property
@@ -187,7 +213,7 @@ def replaced(arguments: Any, by: dict[Value, Value]) -> Any:
 def replace_values(graph: Graph, by: dict[Value, Value]) -> None:
     """Have all readers, and the results, read others; views follow their bases.
 
-    ``by`` maps values that have memory to such that look like them.
+    ``by`` maps values that have memory to such with the same elements, in order.
     """
     views: dict[Value, Value] = dict(by)
     for node in graph.nodes:

@@ -29,7 +29,7 @@ _aten = torch.ops.aten
 _FIXED, _GIVEN, _MADE, _VIEW = range(4)
 """Kinds of values, as ``csrc/bind/python/graph/graph.h`` numbers them."""
 
-_DTYPE_CODES = {
+DTYPE_CODES = {
     torch.uint8: 0,
     torch.int8: 1,
     torch.int16: 2,
@@ -74,6 +74,10 @@ class Step:
         return " + ".join(part.name for part in self.parts)
 
 
+class RowsChanged(RuntimeError):
+    """A plan was begun under other circumstances than it was ended."""
+
+
 @dataclass
 class Lowered:
     """A plan that can be run, and what it is made of."""
@@ -86,14 +90,20 @@ class Lowered:
 
 
 def lower(graph: Graph, c: Any) -> Lowered:
-    """Decide how each node runs, and make the plan."""
+    """Decide how each node runs, and make the plan.
+
+    Raises
+    ------
+    RowsChanged
+        Meanwhile another thread has switched what the steps were chosen by.
+    """
     steps = _Chooser(graph, c).steps()
     storage = _Storage(graph, steps)
     plan = _Plan(graph, c, _views(graph, steps), storage)
     for step in steps:
         reason = plan.add(step)
         if reason is not None:
-            raise RuntimeError(f"{step.name} was taken and is not any more: {reason}")
+            raise RowsChanged(f"{step.name} was taken and is not any more: {reason}")
     return Lowered(plan.plan, steps, storage.arena_bytes, storage.live_peak_bytes)
 
 
@@ -248,7 +258,7 @@ class _Plan:
             if isinstance(value, Value):
                 value = (self.number(value),)
             elif isinstance(value, torch.dtype):
-                value = _DTYPE_CODES.get(value, -1)
+                value = DTYPE_CODES.get(value, -1)
             elif isinstance(value, list | tuple):
                 if any(isinstance(item, Value) for item in value):
                     return None
@@ -260,7 +270,7 @@ class _Plan:
 def _described(
     kind: int, value: Value, of: int = 0, offset: int = 0, tensor: Tensor | None = None
 ) -> tuple[Any, ...]:
-    code, size = _DTYPE_CODES.get(value.dtype, -1), value.dtype.itemsize
+    code, size = DTYPE_CODES.get(value.dtype, -1), value.dtype.itemsize
     return kind, of, offset, value.sizes, value.strides, code, size, tensor
 
 
@@ -280,6 +290,8 @@ class _Chooser:
 
     def __init__(self, graph: Graph, c: Any):
         self._graph = graph
+        # What has drawn random numbers cannot be given back and be made again.
+        self._is_random = any(node.is_random() for node in graph.nodes)
         every = [
             Step("call", [part], list(part.inputs()), [])
             for node in graph.nodes
@@ -308,7 +320,9 @@ class _Chooser:
             "linear": self._of_linear,
             "add_act": self._of_sum,
         }
-        if isinstance(node.op, str):
+        if isinstance(node.op, str) and self._is_random:
+            yield from map(self._alone, _unmerged(node))
+        elif isinstance(node.op, str):
             yield from ways[node.op](node)
         else:
             yield self._alone(node)
@@ -322,7 +336,7 @@ class _Chooser:
         """One operator, by a row of ours or else by torch."""
         inputs = list(node.inputs())
         step = Step("row", [node], inputs, node.outputs)
-        if self._takes(step):
+        if not self._is_random and self._takes(step):
             return step
         return replace(step, kind="call")
 
@@ -365,19 +379,13 @@ class _Chooser:
         yield from map(self._alone, node.parts)
 
     def _of_linear(self, node: Node) -> Iterator[Step]:
-        product = node.parts[0]
         activation = sum(activation_of(p, BEHIND_PRODUCTS) for p in node.parts[1:])
         step = Step("linear", node.parts, [], [node.output], activation)
         step.inputs = [value for value in _linear(step) if value is not None]
         if self._takes(step):
             yield step
             return
-        yield self._alone(product)
-        if node.parts[1:]:
-            # Element by element, on the product itself.
-            act = node.parts[1]
-            args = (product.output, *act.args[1:])
-            yield self._alone(Node(act.op, args, act.kwargs, node.outputs, act.where))
+        yield from map(self._alone, _unmerged(node))
 
     def _of_sum(self, node: Node) -> Iterator[Step]:
         total, act = node.parts
@@ -386,6 +394,17 @@ class _Chooser:
             yield step
             return
         yield from map(self._alone, node.parts)
+
+
+def _unmerged(node: Node) -> list[Node]:
+    """The operators, so that the last one makes what the node makes."""
+    parts = list(node.parts)
+    if node.op == "linear" and parts[1:]:
+        # Element by element, on the product itself.
+        act = parts[1]
+        args = (parts[0].output, *act.args[1:])
+        parts[1] = Node(act.op, args, act.kwargs, node.outputs, act.where)
+    return parts
 
 
 def _outer(part: Node, parts: list[Node]) -> Iterator[Value]:
@@ -415,8 +434,6 @@ class _Storage:
         last = self._last_reads(steps)
         for i, step in enumerate(steps):
             self._write_over(i, step, last)
-        for home in self._results.copy():
-            self._results.add(self.home(home))
         self._put(steps, self._last_reads(steps))
 
     def home(self, value: Value) -> Value:
@@ -445,21 +462,26 @@ class _Storage:
         names = {part.name.split(".")[0] for part in step.parts}
         if step.kind in ("row", "call") and not names <= _ELEMENTWISE:
             return
-        for k, x in enumerate(step.inputs[: 2 if step.kind == "pointwise" else 1]):
+        firsts = step.parts[0].args[: 2 if step.kind == "pointwise" else 1]
+        for x in firsts:
+            if not isinstance(x, Value):
+                continue
             home = self.home(x.root)
-            others = [v for j, v in enumerate(step.inputs) if j != k]
+            others = [v for v in step.inputs if v is not x]
             if (
                 x.base is None
                 and x is not output
-                and x not in self._given
-                and home not in self._results
+                and home not in self._given
+                and not {x, home} & self._results
                 and self._ends_at(home, i, last)
                 and x.looks_like(output)
-                and all(self.home(v.root) is not home or v is x for v in others)
+                and all(self.home(v.root) is not home for v in others)
             ):
                 if step.kind == "call" and not _call_in_place(step):
                     return
                 self.lies_on[output] = x
+                if output in self._results:
+                    self._results.add(home)
                 last[home] = max(last.get(home, i), last.get(output, i))
                 return
 

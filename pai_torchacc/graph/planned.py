@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
@@ -14,21 +14,30 @@ from torch import Tensor, nn
 from pai_torchacc import _frames
 from pai_torchacc.graph import passes
 from pai_torchacc.graph.ir import Graph
-from pai_torchacc.graph.lowering import Lowered, lower
-from pai_torchacc.graph.recording import Recorder
+from pai_torchacc.graph.lowering import Lowered, RowsChanged, lower
+from pai_torchacc.graph.recording import Leave, Recorder
 from pai_torchacc.graph.refusals import CannotPlan
-from pai_torchacc.graph.signature import Described, describe, key_of, results_of
+from pai_torchacc.graph.signature import (
+    Described,
+    describe,
+    is_dense,
+    key_of,
+    results_of,
+)
 
 OnRefusal = Literal["warn", "raise", "ignore"]
 
 MOST_PLANS = 8
 """For calls of one module or function that differ; more are made eagerly."""
 
+MOST_REFUSED = 64
+"""Kinds of calls that are remembered as such that cannot be planned."""
+
 _HOMES = ("_parameters", "_buffers")
 """Where modules have tensors, as ``graph/guards.h`` numbers them."""
 
-_lock = threading.RLock()
-"""One recording at a time."""
+Place = tuple[int, str, str]
+"""A module of those under guard, one of _HOMES, and a name there."""
 
 everything: weakref.WeakSet[Planned] = weakref.WeakSet()
 """All that is alive, for the report."""
@@ -41,7 +50,8 @@ class _Recorded:
     described: tuple[Described, Described]
     graph: Graph
     rebuild: Callable[[Any], Any] | None
-    lowered: Lowered | None = None
+    lowered: dict[Any, Lowered] = field(default_factory=dict)
+    """By circumstances."""
 
 
 class Planned:
@@ -53,8 +63,10 @@ class Planned:
         The extension.
     eager : callable
         What calls do without a plan.
-    module : Module, optional
-        Whose tree is under guard.
+    roots : list of Module
+        Whose trees are under guard.
+    name : str
+        For the report.
     on_refusal : {"warn", "raise", "ignore"}
         What a call does that cannot be planned, the first time.
     """
@@ -63,137 +75,205 @@ class Planned:
         self,
         c: Any,
         eager: Callable[..., Any],
-        module: nn.Module | None,
+        roots: list[nn.Module],
+        name: str,
         on_refusal: OnRefusal,
     ):
         self._c = c
         self._eager = eager
-        self._module = module
+        self._roots = roots
         self.on_refusal = on_refusal
-        self.name = _name_of(module if module is not None else eager)
+        self.name = name
         self._recorded: dict[Any, _Recorded] = {}
         self.refused: dict[Any, CannotPlan] = {}
         self._generation = -1
+        self._given_up: CannotPlan | None = None
+        self._lock = threading.Lock()
         self.entry = c.planned_make(eager, self._miss)
         self._reset()
         everything.add(self)
 
     def counts(self) -> dict[str, Any]:
-        """Plans, calls by plan, others, runs that were given back, and why not."""
-        plans, hits, misses, given_back, aside = self._c.planned_counts(self.entry)
+        """Plans, calls by plan, others, and why these were none."""
+        plans, hits, misses, given_back, busy, aside = self._c.planned_counts(
+            self.entry
+        )
+        reasons = dict(aside)
+        if busy:
+            reasons["another thread ran the plan"] = busy
+        for refusal in list(self.refused.values()):
+            reasons[refusal.reason] = reasons.get(refusal.reason, 0) + refusal.n_calls
         return {
             "plans": plans,
             "planned_calls": hits,
-            "unplanned_calls": misses + sum(aside.values()),
+            "unplanned_calls": misses + busy + sum(aside.values()),
             "given_back": given_back,
-            "reasons": {
-                **aside,
-                **{refusal.reason: 1 for refusal in self.refused.values()},
-            },
+            "reasons": reasons,
         }
 
     def plans(self) -> list[tuple[Graph, Lowered]]:
-        """Those that are ready now."""
-        ready = self._recorded.values()
-        return [(one.graph, one.lowered) for one in ready if one.lowered is not None]
+        """Those that are ready, under whichever circumstances."""
+        return [
+            (recorded.graph, lowered)
+            for recorded in list(self._recorded.values())
+            for lowered in list(recorded.lowered.values())
+        ]
 
     # --- a call without a plan
 
     def _miss(self, *args: Any, **kwargs: Any) -> Any:
-        with _lock:
-            if not self._c.planned_holds(self.entry):
-                self._recorded.clear()
-                self.refused.clear()
-                self._reset()
-            elif self._generation != self._c.chooser_generation():
-                self._reset()
-            plan = self._planner(args, kwargs)
-            if plan is None:
-                return self._eager(*args, **kwargs)
-            return plan()
+        if not self._lock.acquire(blocking=False):
+            return self._eager(*args, **kwargs)
+        try:
+            record = self._prepare(args, kwargs)
+        finally:
+            self._lock.release()
+        return record() if record else self._eager(*args, **kwargs)
 
     def _reset(self) -> None:
         """Put modules under guard as they are, and forget plans, but not recordings."""
-        modules = [] if self._module is None else list(self._module.modules())
-        self._c.planned_reset(self.entry, modules)
+        modules = self._modules()
+        self._is_odd = not all(
+            vars(module).keys() >= {*_HOMES, "_modules", "training"}
+            for module in modules
+        )
+        self._c.planned_reset(self.entry, [] if self._is_odd else modules)
         self._generation = self._c.chooser_generation()
         for recorded in self._recorded.values():
-            recorded.lowered = None
+            recorded.lowered.clear()
 
-    def _planner(self, args: Any, kwargs: Any) -> Callable[[], Any] | None:
+    def _modules(self) -> list[nn.Module]:
+        trees = (module for root in self._roots for module in root.modules())
+        return list(dict.fromkeys(trees))
+
+    def _prepare(self, args: Any, kwargs: Any) -> Callable[[], Any] | None:
         """What makes the call, and plans it; None where it should just be made."""
+        if self._given_up is not None:
+            self._given_up.n_calls += 1
+            return None
+        if not self._c.planned_holds(self.entry):
+            self._recorded.clear()
+            self._reset()
+            if not self._c.planned_holds(self.entry):
+                self._refuse("hooks", CannotPlan("a module has hooks"))
+                return None
+            self.refused.clear()
+        elif self._generation != self._c.chooser_generation():
+            self._reset()
+        if self._is_odd:
+            self._refuse("odd", CannotPlan("a module goes ways of its own"))
+            return None
+        if torch.is_grad_enabled() and self._learns():
+            return None
         tensors: list[Tensor] = []
+        of_modules = _tensors_of(self._modules())
         try:
             described = describe(args, tensors), describe(kwargs, tensors)
-            shares = len({t.untyped_storage()._cdata for t in tensors}) < len(tensors)
-            key = key_of(described, tensors), torch.is_grad_enabled(), shares
         except CannotPlan as refusal:
             self._refuse(str(refusal), refusal)
             return None
+        key = (
+            key_of(described, tensors, of_modules),
+            torch.is_grad_enabled(),
+            torch.get_default_dtype(),
+        )
         if key in self.refused:
+            self.refused[key].n_calls += 1
             return None
-        if torch.is_grad_enabled() and self._is_learnt(tensors):
+        if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
             return None
         if (recorded := self._recorded.get(key)) is not None:
-            if recorded.lowered is None:
-                self._lower(recorded)  # for the next call
+            self._lower(recorded, of_modules)  # for the next call
             return None
         if len(self._recorded) >= MOST_PLANS:
             return None
-        return lambda: self._record(key, described, tensors, args, kwargs)
+        return lambda: self._record(key, described, tensors, of_modules, args, kwargs)
 
-    def _is_learnt(self, tensors: list[Tensor]) -> bool:
-        of_module = () if self._module is None else self._module.parameters()
-        return any(t.requires_grad for t in (*tensors, *of_module))
+    def _learns(self) -> bool:
+        """A gradient of a module's parameter would be asked for."""
+        return any(
+            parameter.requires_grad
+            for root in self._roots
+            for parameter in root.parameters()
+        )
 
     def _record(
         self,
         key: Any,
         described: tuple[Described, Described],
         tensors: list[Tensor],
+        of_modules: dict[Place, Tensor],
         args: Any,
         kwargs: Any,
     ) -> Any:
         """Make the call, look at it, and plan its like."""
-        before = _attributes(self._module)
+        modules = self._modules()
+        before = _State(modules)
         try:
-            has_recurrent = self._module is not None and any(
-                isinstance(module, nn.RNNBase) for module in self._module.modules()
-            )
-            recorder = Recorder(tensors, _tensors_of(self._module), has_recurrent)
+            recorder = Recorder(tensors, of_modules, _may_see_functions(modules))
         except CannotPlan as refusal:
             self._refuse(key, refusal)
             return self._eager(*args, **kwargs)
-        with recorder:
-            returned = self._eager(*args, **kwargs)
         try:
-            if changed := _changed(before, _attributes(self._module)):
-                raise CannotPlan(f"forward sets {changed}")
+            with recorder:
+                returned = self._eager(*args, **kwargs)
+        except Leave as refusal:
+            self._refuse(key, refusal)
+            return self._eager(*args, **kwargs)
+        try:
+            if recorder.refusal is not None:
+                raise recorder.refusal
+            if (changed := before.change()) is not None:
+                # Guards would find that at each call.
+                self._given_up = CannotPlan(f"forward changes {changed}")
+                raise self._given_up
+            if (describe(args, []), describe(kwargs, [])) != described:
+                raise CannotPlan("forward changes its arguments")
             results, rebuild = results_of(returned)
             graph = recorder.finish(results)
             if not graph.nodes:
                 raise CannotPlan("no operator of torch's was called")
-            passes.run_all(graph)
-            recorded = _Recorded(described, graph, rebuild)
-            self._lower(recorded)
         except CannotPlan as refusal:
             self._refuse(key, refusal)
             return returned
-        self._recorded[key] = recorded
+        passes.run_all(graph)
+        recorded = _Recorded(described, graph, rebuild)
+        with self._lock:
+            self._recorded[key] = recorded
+            self._lower(recorded, of_modules)
         return returned
 
-    def _lower(self, recorded: _Recorded) -> None:
-        recorded.lowered = lower(recorded.graph, self._c)
-        held = tuple(tensor for tensor, _ in recorded.graph.held)
-        places = tuple(
-            (module, _HOMES.index(home), name)
-            for module, home, name in recorded.graph.places
+    def _lower(self, recorded: _Recorded, of_modules: dict[Place, Tensor]) -> None:
+        """Make a plan for circumstances like now, unless there is one."""
+        now, generation = self._c.circumstances(), self._c.chooser_generation()
+        if now in recorded.lowered or len(recorded.lowered) >= MOST_PLANS:
+            return
+        try:
+            with torch.inference_mode(False), torch.no_grad():
+                lowered = lower(recorded.graph, self._c)
+        except RowsChanged:
+            return
+        graph = recorded.graph
+        is_added = self._c.planned_add(
+            self.entry,
+            recorded.described,
+            _places(list(graph.places), of_modules),
+            tuple(tensor for tensor, _ in graph.held),
+            lowered.plan,
+            recorded.rebuild,
+            generation,
         )
-        plan, rebuild = recorded.lowered.plan, recorded.rebuild
-        self._c.planned_add(self.entry, recorded.described, places, held, plan, rebuild)
+        if is_added:
+            recorded.lowered[now] = lowered
 
     def _refuse(self, key: Any, refusal: CannotPlan) -> None:
-        self.refused[key] = refusal
+        if key in self.refused:
+            self.refused[key].n_calls += 1
+            return
+        if len(self.refused) >= MOST_REFUSED:
+            del self.refused[next(iter(self.refused))]
+        self.refused[key] = refusal.with_traceback(None)
+        refusal.__context__ = None  # which would keep frames, and tensors there
         text = f"{self.name} runs eagerly: {refusal}"
         if self.on_refusal == "raise":
             raise refusal
@@ -201,37 +281,72 @@ class Planned:
             _frames.warn_once(f"pai_torchacc: {text}", key=text)
 
 
-def _name_of(what: Any) -> str:
-    if isinstance(what, nn.Module):
-        return type(what).__name__
-    return str(getattr(what, "__qualname__", None) or type(what).__name__)
+class _Address(int):
+    """Where a tensor's data lies."""
 
 
-def _tensors_of(module: nn.Module | None) -> dict[tuple[int, str, str], Tensor]:
-    """All parameters and buffers by their places."""
-    found = {}
-    modules = [] if module is None else module.modules()
-    for i, one in enumerate(modules):
-        for home in _HOMES:
-            for name, tensor in one.__dict__[home].items():
-                if tensor is not None:
-                    found[i, home, name] = tensor
+class _State:
+    """What modules hold, so that a change shows; it is kept alive meanwhile."""
+
+    def __init__(self, modules: list[nn.Module]):
+        self._modules = modules
+        self._before = [_held_by(module) for module in modules]
+
+    def change(self) -> str | None:
+        """The name of an attribute that is another one, or holds others."""
+        for module, before in zip(self._modules, self._before, strict=True):
+            after = _held_by(module)
+            for name in before.keys() | after.keys():
+                one, other = before.get(name), after.get(name)
+                if isinstance(one, _Address) and one == other:
+                    continue
+                if one is not other:
+                    return f"the attribute {name[-1]}"
+        return None
+
+
+def _held_by(module: nn.Module) -> dict[tuple[str, ...], Any]:
+    """Attributes by name; of those that hold others, also these."""
+    found: dict[tuple[str, ...], Any] = {}
+    for name, tensor in module.__dict__["_parameters"].items():
+        if tensor is not None and is_dense(tensor):
+            found[name, "its gradient"] = tensor.grad
+            found[name, "its data"] = _Address(tensor.data_ptr())
+    for name, value in module.__dict__.items():
+        found[name,] = value
+        if isinstance(value, dict):
+            found.update({(name, repr(key)): item for key, item in value.items()})
+        if isinstance(value, list):
+            found.update({(name, str(i)): item for i, item in enumerate(value)})
     return found
 
 
-def _attributes(module: nn.Module | None) -> dict[tuple[int, str], int]:
-    """What each module has under each name, by identity."""
-    modules = [] if module is None else module.modules()
+def _may_see_functions(modules: list[nn.Module]) -> bool:
+    """Layers of attention go another way where somebody looks at functions."""
+    return not any(
+        isinstance(module, nn.MultiheadAttention | nn.TransformerEncoderLayer)
+        for module in modules
+    )
+
+
+def _places(used: list[Place], of_modules: dict[Place, Tensor]) -> tuple[Any, ...]:
+    """As the extension wants them; of a tied tensor all its places are looked at."""
+    found = [(module, _HOMES.index(home), name, -1) for module, home, name in used]
+    for i, place in enumerate(used):
+        found += [
+            (module, _HOMES.index(home), name, i)
+            for (module, home, name), tensor in of_modules.items()
+            if tensor is of_modules[place] and (module, home, name) != place
+        ]
+    return tuple(found)
+
+
+def _tensors_of(modules: list[nn.Module]) -> dict[Place, Tensor]:
+    """All parameters and buffers by their places."""
     return {
-        (i, name): id(value)
-        for i, one in enumerate(modules)
-        for name, value in one.__dict__.items()
+        (i, home, name): tensor
+        for i, module in enumerate(modules)
+        for home in _HOMES
+        for name, tensor in module.__dict__[home].items()
+        if tensor is not None
     }
-
-
-def _changed(before: dict[Any, int], after: dict[Any, int]) -> str:
-    """The name of an attribute that is another one."""
-    for key in before.keys() | after.keys():
-        if before.get(key) != after.get(key):
-            return f"the attribute {key[1]}"
-    return ""

@@ -1,26 +1,35 @@
 """Recording one call: torch's dispatcher shows each operator while it runs.
 
-The call is made as ever, by torch, and returns what it returns. Nothing of it is kept
-alive: storages are known by weak references, and of tensors only their geometry stays.
+The call is made as ever, by torch, and returns what it returns. Of what it makes
+nothing is kept alive: storages are known by weak references, and of tensors only the
+geometry stays.
 """
 
 from __future__ import annotations
 
+import functools
+import gc
+import os
 import sys
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch._ops import OpOverload
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_flatten
 
-from pai_torchacc.graph.ir import Function, Graph, Node, Value
+from pai_torchacc.graph.ir import Function, Graph, Node, Value, values_in
+from pai_torchacc.graph.lowering import DTYPE_CODES
 from pai_torchacc.graph.refusals import CannotPlan, where
+from pai_torchacc.graph.signature import is_dense
 
 _aten = torch.ops.aten
 
@@ -34,17 +43,34 @@ _BATCH_NORMS = {
 """Normalization, and which argument says that running statistics are written."""
 
 
-_READS = frozenset({"numpy", "tolist"})
+_READS = frozenset({"numpy", "tolist", "apply_", "map_", "map2_"})
 
-_FUNCTIONAL = {_aten.bernoulli_.float: _aten.bernoulli.p}
+_FUNCTIONAL = {
+    _aten.bernoulli_.float: _aten.bernoulli.p,
+    _aten.pow_.Scalar: _aten.pow.Tensor_Scalar,
+}
 """Of operators in place whose other form is called otherwise."""
+
+_HIGHER_ORDER = f"{Path(torch.__file__).parent}{os.sep}_higher_order_ops{os.sep}"
+
+_TAKE_FUNCTIONS = {"cond", "while_loop", "map", "scan", "associative_scan"}
 
 _RECURRENT = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
 """Functions of torch's that are recorded as they are called, not by their parts."""
 
+_FROM_PYTHON = frozenset({"tensor", "as_tensor", "asarray"})
+"""What makes tensors of Python's objects, tensors among them."""
 
-class _Whole(TorchFunctionMode):
-    """Sees calls of functions before torch takes them to pieces."""
+_PAST_DISPATCH = frozenset({"tensor_split", "__set__"})
+"""Functions that read or change tensors where the dispatcher does not see it."""
+
+
+class Leave(CannotPlan):
+    """The call cannot go on while it is recorded."""
+
+
+class _Functions(TorchFunctionMode):
+    """Sees calls of torch's functions before torch takes them to pieces."""
 
     def __init__(self, recorder: Recorder):
         super().__init__()
@@ -53,13 +79,34 @@ class _Whole(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        if getattr(func, "__name__", "") not in _RECURRENT or kwargs:
-            return func(*args, **(kwargs or {}))
-        return self._recorder.record_whole(func, args)
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "")
+        if name in _RECURRENT and not kwargs:
+            return self._recorder.record_whole(func, args)
+        if name in _FROM_PYTHON and any(map(_is_tensor, tree_flatten(args[:1])[0])):
+            self._recorder.refuse("a tensor is made of others' numbers")
+        elif name in _PAST_DISPATCH and any(map(_is_tensor, args[1:])):
+            self._recorder.refuse(f"{name} is not seen by the dispatcher")
+        return func(*args, **kwargs)
+
+
+class _Again:
+    """The recorder is asked again, by what an operator consists of."""
+
+    def __init__(self, recorder: Recorder):
+        self._recorder = recorder
+
+    def __enter__(self) -> None:
+        TorchDispatchMode.__enter__(self._recorder)
+
+    def __exit__(self, *error: Any) -> None:
+        TorchDispatchMode.__exit__(self._recorder, *error)
 
 
 class Recorder(TorchDispatchMode):
     """The operators of one call, as a :class:`Graph`.
+
+    Whatever cannot be recorded is a refusal, with which the call goes on as ever.
 
     Parameters
     ----------
@@ -67,15 +114,15 @@ class Recorder(TorchDispatchMode):
         Those of the call, in order.
     of_modules : dict
         Tensors of modules, by their places.
-    has_recurrent : bool
-        Have calls of recurrent layers' functions be single nodes.
+    sees_functions : bool
+        Look at torch's functions as well, which layers of attention would notice.
     """
 
     def __init__(
         self,
         arguments: list[Tensor],
         of_modules: dict[tuple[int, str, str], Tensor],
-        has_recurrent: bool,
+        sees_functions: bool,
     ):
         super().__init__()
         self._bases: dict[int, Value] = {}
@@ -87,10 +134,11 @@ class Recorder(TorchDispatchMode):
         self.refusal: CannotPlan | None = None
         self.graph = Graph([], {}, [], [], [])
         self._of_modules = of_modules
-        self._whole = _Whole(self) if has_recurrent else None
-        self._places: dict[int, tuple[int, str, str]] = {
-            id(tensor): place for place, tensor in reversed(of_modules.items())
-        }
+        self._functions = _Functions(self) if sees_functions else None
+        self._places: dict[int, tuple[int, str, str]] = {}
+        self._modules_memory: dict[int, int] = {}
+        self._identities: dict[Value, int] = {}
+        self._views: dict[int, weakref.ref[Tensor]] = {}
         seen: set[int] = set()
         for tensor in arguments:
             _check_plain(tensor)
@@ -99,30 +147,50 @@ class Recorder(TorchDispatchMode):
             seen.add(key)
             self.graph.inputs.append(self._give(tensor))
         for place, tensor in of_modules.items():
-            if _key_of(tensor) in seen:
+            if not is_dense(tensor) or tensor.device.type != "cpu":
+                continue  # refused where it is read
+            key = _key_of(tensor)
+            if key in seen:
                 raise CannotPlan(f"an argument is the module's own {place[2]}")
+            if self._modules_memory.setdefault(key, id(tensor)) != id(tensor):
+                raise CannotPlan("two tensors of modules share memory")
+            self._places.setdefault(id(tensor), place)
+
+    supports_higher_order_operators = True
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
+        if not isinstance(func, OpOverload):
+            self.refuse(f"{func} takes functions")
         if self.refusal is not None:
             return func(*args, **kwargs)
-        try:
+        if torch.is_inference_mode_enabled() and _is_composite(func):
+            with _Again(self):
+                made = func.decompose(*args, **kwargs)
+            if made is not NotImplemented:
+                return made
+        with self._refusing():
             note = self._before(func, args, kwargs)
-        except CannotPlan as refusal:
-            self.refusal = refusal
-            return func(*args, **kwargs)
         result = func(*args, **kwargs)
-        try:
-            note(result)
-        except CannotPlan as refusal:
-            self.refusal = refusal
+        with self._refusing():
+            if self.refusal is None:
+                note(result)
         return result
 
+    @contextmanager
+    def _refusing(self) -> Iterator[None]:
+        try:
+            yield
+        except CannotPlan as refusal:
+            self.refusal = refusal.with_traceback(None)
+        except Exception as error:  # tensors of kinds that we do not know
+            self.refuse(f"it cannot be recorded: {error!r}")
+
     def __enter__(self) -> Any:
-        if self._whole is not None:
-            self._whole.__enter__()
+        if self._functions is not None:
+            self._functions.__enter__()
         self._profile = sys.getprofile()
         sys.setprofile(self._look_at_call)
         return super().__enter__()
@@ -130,33 +198,48 @@ class Recorder(TorchDispatchMode):
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)
         sys.setprofile(self._profile)
-        if self._whole is not None:
-            self._whole.__exit__(*error)
+        if self._functions is not None:
+            self._functions.__exit__(*error)
 
     def _look_at_call(self, frame: FrameType, event: str, called: Any) -> None:
-        """Python reads a tensor's numbers by functions that torch's modes never see."""
+        """Python reads a tensor's numbers by functions that torch's modes never see.
+
+        Operators that take functions are compiled, and would stay so for this mode.
+        """
+        code = frame.f_code
+        if (
+            event == "call"
+            and code.co_name in _TAKE_FUNCTIONS
+            and code.co_filename.startswith(_HIGHER_ORDER)
+        ):
+            raise Leave("an operator takes functions", where(frame))
         if (
             event == "c_call"
             and called.__name__ in _READS
-            and self.refusal is None
             and isinstance(getattr(called, "__self__", None), Tensor)
         ):
-            text = "a tensor's numbers are read in Python"
-            self.refusal = CannotPlan(text, where(frame))
+            self.refuse("a tensor's numbers are read in Python", frame)
+        if event == "c_call" and isinstance(
+            getattr(called, "__self__", None), torch.Generator
+        ):
+            self.refuse("a generator of random numbers is set or read", frame)
+
+    def refuse(self, reason: str, frame: FrameType | None = None) -> None:
+        """Record no more, unless that is so already."""
+        if self.refusal is None:
+            self.refusal = CannotPlan(reason, where(frame))
 
     def record_whole(self, func: Any, args: Any) -> Any:
         """A call as one node, whatever it consists of."""
         place = where()
-        try:
-            read = self._read(args, place) if self.refusal is None else ()
-        except CannotPlan as refusal:
-            self.refusal = refusal
+        with self._refusing():
+            read = self._read(args, place)
         with _disable_current_modes():
             result = func(*args)
-        if self.refusal is None:
-            name = func.__name__
-            node = Node(Function(name, _current(name)), read, {}, [], place)
-            self._note(node, args, {}, result)
+        with self._refusing():
+            if self.refusal is None:
+                function = Function(func.__name__, _current(func.__name__), False)
+                self._note(Node(function, read, {}, [], place), args, {}, result)
         return result
 
     def finish(self, results: Iterable[Tensor]) -> Graph:
@@ -171,11 +254,16 @@ class Recorder(TorchDispatchMode):
             raise self.refusal
         for tensor in results:
             value = self._value_of(tensor, "")
-            if value.base in self._given:
+            if value not in self._given and (
+                tensor.requires_grad or type(tensor) is not Tensor
+            ):
+                raise CannotPlan("a result wants a gradient")
+            if value.root in self._given and self._identities.get(value) != id(tensor):
                 raise CannotPlan("a view of an argument or parameter is returned")
             if value.root in self._constants:
                 raise CannotPlan("a constant is returned")
             self.graph.results.append(value)
+        self._check_escapes()
         used = {value.root for node in self.graph.nodes for value in node.inputs()}
         used |= self.graph.result_roots()
         for reference, value in self._held:
@@ -191,11 +279,26 @@ class Recorder(TorchDispatchMode):
         }
         return self.graph
 
+    def _check_escapes(self) -> None:
+        """What the call has made is gone, but for its results."""
+        kept = self._given | self.graph.result_roots() | self._constants.keys()
+        if self._escaped(kept):
+            gc.collect()
+            if self._escaped(kept):
+                raise CannotPlan("a tensor that is no result is kept by the program")
+
+    def _escaped(self, kept: set[Value]) -> bool:
+        return any(
+            value not in kept and not self._storages[key].expired()
+            for key, value in self._bases.items()
+        )
+
     # --- values
 
     def _give(self, tensor: Tensor) -> Value:
         value = self._new_base(tensor, None)
         self._given.add(value)
+        self._identities[value] = id(tensor)
         return value
 
     def _new_base(self, tensor: Tensor, node: Node | None) -> Value:
@@ -217,28 +320,31 @@ class Recorder(TorchDispatchMode):
         sizes, strides = tuple(tensor.shape), tensor.stride()
         if tensor.dtype is not base.dtype:
             raise CannotPlan("a tensor's bytes are read as another dtype", place)
+        if base in self._given and not self._is_known(tensor, base):
+            raise CannotPlan("a tensor shares memory with a parameter", place)
         if (sizes, strides, offset) == (base.sizes, base.strides, 0):
             return base
-        if offset < 0:
-            raise CannotPlan("memory before a tensor's first element is read", place)
-        return Value(sizes, strides, tensor.dtype, None, base, offset)
+        view = Value(sizes, strides, tensor.dtype, None, base, offset)
+        if offset < 0 or (view.end() > base.end() and base in self._given):
+            raise CannotPlan("memory outside of a tensor is read", place)
+        return view
+
+    def _is_known(self, tensor: Tensor, base: Value) -> bool:
+        """It is the given tensor, or a view that a recorded operator has made of it."""
+        reference = self._views.get(id(tensor))
+        is_view = reference is not None and reference() is tensor
+        return is_view or self._identities[base] == id(tensor)
 
     def _meet(self, tensor: Tensor) -> Value:
         """A tensor that no operator has made: a module's, or one of the program's."""
-        owner = tensor
-        position = self._places.get(id(tensor))
-        if position is None and tensor._base is not None:
-            owner, position = tensor._base, self._places.get(id(tensor._base))
-        if position is None:
-            for at, candidate in self._of_modules.items():
-                if _key_of(candidate) == _key_of(tensor):
-                    owner, position = candidate, at
-                    break
-        value = self._give(owner)
-        if position is not None:
-            self.graph.places[position] = value
+        place = self._places.get(id(tensor))
+        if place is None and _key_of(tensor) in self._modules_memory:
+            raise CannotPlan("a tensor shares memory with a module's")
+        value = self._give(tensor)
+        if place is not None:
+            self.graph.places[place] = value
         else:
-            self._held.append((weakref.ref(owner), value))
+            self._held.append((weakref.ref(tensor), value))
         return value
 
     # --- operators
@@ -252,10 +358,17 @@ class Recorder(TorchDispatchMode):
             raise CannotPlan(
                 what.get(name, f"the result of {name} depends on the data"), place
             )
-        if (flag := _BATCH_NORMS.get(func)) is not None and args[flag]:
+        flag = _BATCH_NORMS.get(func)
+        if flag is not None and args[flag] and args[flag - 2] is not None:
             raise CannotPlan("batch normalization writes its running statistics", place)
         if func is _aten.lift_fresh.default:
             return self._keep
+        if func is _aten.as_strided.default and self._is_given(args[0]):
+            raise CannotPlan("as_strided looks at an argument's storage", place)
+        if func.namespace == "_c10d_functional":
+            raise CannotPlan("ranks talk to each other", place)
+        if torch.Tag.inplace_view in func.tags:
+            return self._reshaping(func, args[0], place)
         read_args = self._read(args, place)
         read_kwargs = {name: self._read(value, place) for name, value in kwargs.items()}
         if func._schema.is_mutable:
@@ -274,7 +387,9 @@ class Recorder(TorchDispatchMode):
         """Made of Python's numbers: a constant."""
         if isinstance(tensor, Tensor):
             _check_plain(tensor)
-            self._constants[self._new_base(tensor, None)] = tensor.detach().clone()
+            with torch.inference_mode(False):
+                copy = tensor.detach().clone()
+            self._constants[self._new_base(tensor, None)] = copy
 
     def _note(self, node: Node, args: Any, kwargs: Any, result: Any) -> None:
         read = {_key_of(t) for t in tree_flatten((args, kwargs))[0] if _is_tensor(t)}
@@ -287,12 +402,23 @@ class Recorder(TorchDispatchMode):
             _check_plain(tensor, node.where)
             if _key_of(tensor) in read:  # found again by its memory
                 is_view = True
+                self._views[id(tensor)] = weakref.ref(tensor)
                 continue
             node.outputs.append(self._new_base(tensor, node))
         if is_view and any(node.outputs):
             raise CannotPlan(f"{node.name} returns views and new tensors", node.where)
         if not is_view and node.outputs:
             self.graph.nodes.append(node)
+
+    def _reshaping(
+        self, func: Any, tensor: Tensor, place: str
+    ) -> Callable[[Any], None]:
+        """The tensor becomes another view of its memory, as is seen when it is read."""
+        name = func._schema.name.removeprefix("aten::")
+        value = self._bases.get(_key_of(tensor))
+        if name in ("set_", "resize_") or value is None or value in self._given:
+            raise CannotPlan(f"{name} changes an argument or its memory", place)
+        return lambda result: None
 
     def _writing(
         self, func: Any, args: Any, read_args: Any, read_kwargs: Any, place: str
@@ -306,12 +432,18 @@ class Recorder(TorchDispatchMode):
             raise CannotPlan(f"{name} writes to its arguments", place)
         if value in self._given:
             raise CannotPlan(f"{name} writes to an argument or parameter", place)
+        if read_args[0].base is not None and any(
+            argument.root is value and _view_of(argument) != _view_of(read_args[0])
+            for argument in values_in((*read_args[1:], *read_kwargs.values()))
+        ):
+            raise CannotPlan(f"{name} reads and writes overlapping views", place)
         other = _that_does_not_write(func)
-        if other is None or len(other._schema.arguments) != len(writes):
+        if other is None or not _are_alike(other, func):
             raise CannotPlan(f"{name} has no form that does not write", place)
         if func in _FUNCTIONAL and read_args[1:] == ():
             read_args = (*read_args, func._schema.arguments[1].default_value)
         node = Node(other, read_args, read_kwargs, [], place)
+        self._check_dtype(node, value, place)
 
         def note(result: Any) -> None:
             self.graph.nodes.append(node)
@@ -321,6 +453,19 @@ class Recorder(TorchDispatchMode):
                 self._write_part(node, view, _key_of(target))
 
         return note
+
+    def _is_given(self, tensor: Tensor) -> bool:
+        base = self._bases.get(_key_of(tensor))
+        return base is None or base in self._given
+
+    def _check_dtype(self, node: Node, value: Value, place: str) -> None:
+        """What is written in place keeps its dtype, whatever is written."""
+        if all(read.dtype is value.dtype for read in node.inputs()):
+            return
+        with torch._C._DisableTorchDispatch():
+            made = node.op(*_on_meta(node.args), **_on_meta(node.kwargs))
+        if made.dtype is not value.dtype:
+            raise CannotPlan(f"{node.name} would give another dtype", place)
 
     def _write_part(self, node: Node, view: Value, key: int) -> None:
         """A node makes what a view is to hold: a new value of its whole memory."""
@@ -356,7 +501,7 @@ def _with_part(
     return whole
 
 
-_WITH_PART = Function("with_part", _with_part)
+_WITH_PART = Function("with_part", _with_part, True)
 
 
 def _on_meta(arguments: Any) -> Any:
@@ -370,6 +515,27 @@ def _on_meta(arguments: Any) -> Any:
     if isinstance(arguments, list | tuple):
         return type(arguments)(_on_meta(item) for item in arguments)
     return arguments
+
+
+@functools.cache
+def _is_composite(func: Any) -> bool:
+    """Torch's own kernel calls others; in inference mode they come to us as a whole."""
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    return has_kernel(func.name(), "CompositeImplicitAutograd")
+
+
+def _are_alike(a: Any, b: Any) -> bool:
+    """Whether two overloads take the same arguments, and give a new tensor."""
+    kinds = [
+        [(argument.name, str(argument.type)) for argument in func._schema.arguments]
+        for func in (a, b)
+    ]
+    returns = a._schema.returns
+    return kinds[0] == kinds[1] and all(one.alias_info is None for one in returns)
+
+
+def _view_of(value: Value) -> Any:
+    return value.sizes, value.strides, value.offset
 
 
 def _that_does_not_write(func: Any) -> Any:
@@ -401,7 +567,9 @@ def _check_plain(tensor: Tensor, place: str = "") -> None:
     if type(tensor) not in (Tensor, torch.nn.Parameter):
         kind = type(tensor).__name__
         raise CannotPlan(f"tensors of the class {kind} take their own ways", place)
-    if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
+    if not is_dense(tensor) or tensor.device.type != "cpu":
         raise CannotPlan("only dense tensors on the CPU are planned", place)
     if tensor.is_conj() or tensor.is_neg():
         raise CannotPlan("a conjugate view is read", place)
+    if tensor.dtype not in DTYPE_CODES:
+        raise CannotPlan(f"tensors of {tensor.dtype} are not planned", place)

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from types import FrameType
 
-_TORCH = f"{os.sep}torch{os.sep}"
-_OURS = f"{os.sep}pai_torchacc{os.sep}"
+import torch
+
+import pai_torchacc
+
+_LIBRARIES = tuple(
+    f"{Path(module.__file__).parent}{os.sep}"
+    for module in (torch, pai_torchacc)
+    if module.__file__
+)
 
 
 class CannotPlan(RuntimeError):
@@ -15,6 +23,8 @@ class CannotPlan(RuntimeError):
 
     def __init__(self, reason: str, where: str = ""):
         self.reason, self.where = reason, where
+        self.n_calls = 1
+        """That were made eagerly because of it."""
         super().__init__(f"{where}: {reason}" if where else reason)
 
 
@@ -26,7 +36,7 @@ def where(frame: FrameType | None = None) -> str:
     frame = frame or sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
-        if _TORCH not in file and _OURS not in file and not file.startswith("<frozen"):
+        if not file.startswith((*_LIBRARIES, "<frozen")):
             return f"{file}:{frame.f_lineno}"
         frame = frame.f_back
     return ""

@@ -43,10 +43,25 @@ def describe(object: Any, tensors: list[Tensor]) -> Described:
     raise CannotPlan(f"an argument is of the class {kind.__qualname__}")
 
 
-def key_of(described: Described, tensors: list[Tensor]) -> Any:
+def key_of(
+    described: Described, tensors: list[Tensor], of_modules: dict[Any, Tensor]
+) -> Any:
     """Equal for calls that one plan may serve."""
-    geometry = tuple((tuple(t.shape), t.stride(), t.dtype) for t in tensors)
-    return repr(described), geometry
+    memories = {t.untyped_storage()._cdata for t in tensors if is_dense(t)}
+    geometry = tuple(map(_geometry_of, (*tensors, *of_modules.values())))
+    return repr(described), geometry, len(memories)
+
+
+def is_dense(tensor: Tensor) -> bool:
+    """Others, of which none is planned, have neither strides nor storage."""
+    is_torchs = type(tensor) in (Tensor, torch.nn.Parameter)
+    return is_torchs and tensor.layout is torch.strided and not tensor.is_nested
+
+
+def _geometry_of(tensor: Tensor) -> Any:
+    if not is_dense(tensor):
+        return type(tensor), id(tensor)
+    return tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device
 
 
 def results_of(returned: Any) -> tuple[list[Tensor], Callable[[Any], Any] | None]:

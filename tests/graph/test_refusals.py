@@ -111,7 +111,7 @@ def test_attributes_that_forward_sets() -> None:
         for _ in range(4):
             module(torch.ones(2, 3))
     assert module.n_calls == 4
-    assert reasons(module) == ["forward sets the attribute n_calls"]
+    assert reasons(module) == ["forward changes the attribute n_calls"]
 
 
 def test_norms_in_training() -> None:

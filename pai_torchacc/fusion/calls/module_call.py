@@ -21,6 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from pai_torchacc import _host
 from pai_torchacc._frames import hide
 from pai_torchacc._ledger import Ledger
 from pai_torchacc.fusion import sites
@@ -155,7 +156,7 @@ def install(c: Any, ledger: Ledger) -> None:
 
     The ledger takes it away. Leaves stay known: nobody asks for them without it.
     """
-    _learn_versions(c)
+    _host.learns_type_versions(c)
     _learn_tracing(c)
     c.lend(
         stock_call_impl=nn.Module._call_impl,
@@ -218,13 +219,6 @@ def _trace(c: Any, ledger: Ledger, original: Any) -> Any:
             ledger.repeat(nn.Module, "__call__")
 
     return trace
-
-
-@functools.cache
-def _learn_versions(c: Any) -> bool:
-    base = type("Base", (), {"name": 0})
-    derived = type("Derived", (base,), {})
-    return bool(c.type_version_learn(base, derived, "name"))
 
 
 @functools.cache

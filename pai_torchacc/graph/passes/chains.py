@@ -24,13 +24,23 @@ class Readers:
         return nodes[0] if len(nodes) == 1 and value not in self._results else None
 
 
-def merge(graph: Graph, name: str, parts: list[Node]) -> Node:
-    """One node in place of several, where the last of them was."""
-    last = parts[-1]
-    merged = Node(name, (), {}, [last.outputs[0]], parts[0].where, list(parts))
-    gone = {id(node) for node in parts[:-1]}
-    graph.nodes = [
-        merged if node is last else node for node in graph.nodes if id(node) not in gone
-    ]
-    last.output.made_by = merged
-    return merged
+class Merger:
+    """Puts one node in place of several, where the last of them was; all at the end."""
+
+    def __init__(self, graph: Graph):
+        self._graph = graph
+        self._by: dict[int, Node | None] = {}
+
+    def merge(self, name: str, parts: list[Node]) -> Node:
+        """The node that takes their place."""
+        last = parts[-1]
+        merged = Node(name, (), {}, [last.outputs[0]], parts[0].where, list(parts))
+        last.output.made_by = merged
+        self._by.update({id(node): None for node in parts[:-1]})
+        self._by[id(last)] = merged
+        return merged
+
+    def finish(self) -> None:
+        """Change the graph."""
+        nodes = (self._by.get(id(node), node) for node in self._graph.nodes)
+        self._graph.nodes = [node for node in nodes if node is not None]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
 from pai_torchacc.graph.ir import Graph, Node, Value, replace_values
 
 
@@ -34,7 +32,7 @@ def run(graph: Graph) -> None:
 
 
 def _key(node: Node, by: dict[Value, Value]) -> Any:
-    if isinstance(node.op, str) or torch.Tag.nondeterministic_seeded in node.op.tags:
+    if isinstance(node.op, str) or not node.is_pure():
         return None
     try:
         key = node.op, _frozen(node.args, by), _frozen(sorted(node.kwargs.items()), by)
@@ -50,4 +48,6 @@ def _frozen(argument: Any, by: dict[Value, Value]) -> Any:
         return id(root), argument.sizes, argument.strides, argument.offset
     if isinstance(argument, list | tuple):
         return tuple(_frozen(item, by) for item in argument)
+    if isinstance(argument, float | complex):
+        return type(argument), repr(argument)  # zeros have signs
     return type(argument), argument

@@ -19,10 +19,9 @@ def run(graph: Graph) -> None:
     kept = []
     for node in graph.nodes:
         read = list(node.inputs())
-        is_random = torch.Tag.nondeterministic_seeded in node.op.tags
         is_small = sum(_bytes(value) for value in node.outputs if value) <= _MOST_BYTES
         if (
-            is_random
+            not node.is_pure()
             or not is_small
             or not (_asks_geometry_alone(node) or all(v.root in known for v in read))
             or any(value in results for value in node.outputs)
@@ -30,12 +29,16 @@ def run(graph: Graph) -> None:
         ):
             kept.append(node)
             continue
-        with torch.no_grad():
+        with torch.no_grad(), torch.inference_mode(False):
             made = node.op._op(*_given(node.args, known), **_named(node.kwargs, known))
         outputs = made if isinstance(made, list | tuple) else [made]
-        known.update(
-            {v: t for v, t in zip(node.outputs, outputs, strict=False) if v is not None}
-        )
+        pairs = [
+            (v, t) for v, t in zip(node.outputs, outputs, strict=True) if v is not None
+        ]
+        if all(_looks_like(tensor, value) for value, tensor in pairs):
+            known.update(pairs)
+        else:
+            kept.append(node)
     graph.nodes = kept
     used = {value.root for node in kept for value in values_in(node.args)}
     used |= {v.root for node in kept for v in values_in(tuple(node.kwargs.values()))}
@@ -50,6 +53,11 @@ _OF_GEOMETRY = {
 
 def _asks_geometry_alone(node: Node) -> bool:
     return node.name.split(".")[0] in _OF_GEOMETRY
+
+
+def _looks_like(tensor: Any, value: Value) -> bool:
+    geometry = tuple(tensor.shape), tensor.stride(), tensor.dtype
+    return geometry == (value.sizes, value.strides, value.dtype)
 
 
 def _bytes(value: Value) -> int:

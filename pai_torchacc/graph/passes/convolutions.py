@@ -12,7 +12,7 @@ import torch
 
 from pai_torchacc.graph.ir import Graph, Node, Value
 from pai_torchacc.graph.passes.activations import BEHIND_CONVOLUTIONS, activation_of
-from pai_torchacc.graph.passes.chains import Readers, merge
+from pai_torchacc.graph.passes.chains import Merger, Readers
 
 _aten = torch.ops.aten
 
@@ -24,12 +24,13 @@ NORMS = (
 
 def run(graph: Graph) -> None:
     """Merge what follows each convolution with it."""
-    readers = Readers(graph)
-    for node in list(graph.nodes):
+    readers, merger = Readers(graph), Merger(graph)
+    for node in graph.nodes:
         if node.op is _aten.convolution.default and not node.args[6]:
             parts = _parts(node, readers)
             if len(parts) > 1:
-                merge(graph, "conv", parts)
+                merger.merge("conv", parts)
+    merger.finish()
 
 
 def _parts(conv: Node, readers: Readers) -> list[Node]:

@@ -6,16 +6,16 @@ import torch
 
 from pai_torchacc.graph.ir import Graph, Node, Value, replace_values
 from pai_torchacc.graph.passes.activations import BEHIND_PRODUCTS, activation_of
-from pai_torchacc.graph.passes.chains import Readers, merge
+from pai_torchacc.graph.passes.chains import Merger, Readers
 
 _aten = torch.ops.aten
 
 
 def run(graph: Graph) -> None:
     """Merge each activation into the product that it alone reads."""
-    readers = Readers(graph)
+    readers, merger = Readers(graph), Merger(graph)
     by: dict[Value, Value] = {}
-    for node in list(graph.nodes):
+    for node in graph.nodes:
         if not is_linear(node):
             continue
         following = readers.only(node.output)
@@ -26,13 +26,14 @@ def run(graph: Graph) -> None:
             and _reads_all(following, node.output)
         ):
             parts.append(following)
-        merged = merge(graph, "linear", parts)
+        merged = merger.merge("linear", parts)
         if len(parts) > 1:
             # The product has two dimensions, whatever a view makes of it.
             product = node.output
             result = Value(product.sizes, product.strides, product.dtype, merged)
             by[following.output] = _as_view(following.output, result)
             merged.outputs = [result]
+    merger.finish()
     if by:
         replace_values(graph, by)
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 from pai_torchacc.graph.ir import Graph, Node, Value
 from pai_torchacc.graph.passes import convolutions
 from pai_torchacc.graph.passes.activations import BEHIND_NORMS, activation_of
-from pai_torchacc.graph.passes.chains import Readers, merge
+from pai_torchacc.graph.passes.chains import Merger, Readers
 
 
 def run(graph: Graph) -> None:
     """Merge each norm with what alone reads it."""
-    readers = Readers(graph)
-    for node in list(graph.nodes):
+    readers, merger = Readers(graph), Merger(graph)
+    for node in graph.nodes:
         if node.op not in convolutions.NORMS or not _is_ordinary(node):
             continue
         if not all(readers.is_unread(value) for value in node.outputs[1:]):
@@ -27,7 +27,8 @@ def run(graph: Graph) -> None:
             and following.args[0] is node.output
         ):
             parts.append(following)
-        merge(graph, "norm", parts)
+        merger.merge("norm", parts)
+    merger.finish()
 
 
 def _is_ordinary(node: Node) -> bool:

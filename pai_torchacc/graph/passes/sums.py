@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import torch
 
-from pai_torchacc.graph.ir import Graph, Node
-from pai_torchacc.graph.passes.chains import Readers, merge
+from pai_torchacc.graph.ir import Graph, Node, Value
+from pai_torchacc.graph.passes.chains import Merger, Readers
 
 _aten = torch.ops.aten
 
 
 def run(graph: Graph) -> None:
     """Merge each ReLU into the sum of two tensors that it alone reads."""
-    readers = Readers(graph)
-    for node in list(graph.nodes):
+    readers, merger = Readers(graph), Merger(graph)
+    for node in graph.nodes:
         if not _is_plain_sum(node):
             continue
         following = readers.only(node.output)
@@ -22,7 +22,8 @@ def run(graph: Graph) -> None:
             and following.op is _aten.relu.default
             and following.args[0] is node.output
         ):
-            merge(graph, "add_act", [node, following])
+            merger.merge("add_act", [node, following])
+    merger.finish()
 
 
 def _is_plain_sum(node: Node) -> bool:
@@ -30,7 +31,8 @@ def _is_plain_sum(node: Node) -> bool:
         return False
     a, b = node.args
     return (
-        hasattr(b, "sizes")
+        isinstance(a, Value)
+        and isinstance(b, Value)
         and a.sizes == b.sizes
         and a.strides == b.strides
         and a.dtype is b.dtype is torch.float32

@@ -54,6 +54,16 @@ static bool read_real(PyObject *given, double *to)
     return true;
 }
 
+/* An int only where a double holds it. */
+static bool read_scalar(PyObject *given, ptac_argument *to)
+{
+    static const double most = 9007199254740992; /* 2^53 */
+
+    to->scalar = NULL;
+    return read_real(given, &to->value) &&
+           (PyFloat_Check(given) || (to->value <= most && to->value >= -most));
+}
+
 /* The text stays the object's. */
 static bool read_text(PyObject *given, ptac_argument *to)
 {
@@ -87,7 +97,7 @@ static bool read_argument(ptac_plan *plan, PyObject *given, char type,
     case 'd':
         return read_real(given, &to->real);
     case 'c':
-        return read_real(given, &to->value);
+        return read_scalar(given, to);
     default:
         return read_text(given, to);
     }

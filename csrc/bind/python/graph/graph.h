@@ -39,7 +39,9 @@ struct ptac_plan;
 typedef struct ptac_step {
     bool (*run)(struct ptac_plan *plan, struct ptac_step *step);
     void (*drop)(struct ptac_step *step); /* frees it */
-    int n_ends, *ends; /* values made that no later step reads, owned */
+    int (*traverse)(const struct ptac_step *step, visitproc visit,
+                    void *arg); /* or NULL */
+    int n_ends, *ends;          /* values made that no later step reads, owned */
 } ptac_step;
 
 typedef struct ptac_plan {
@@ -48,7 +50,7 @@ typedef struct ptac_plan {
     ptac_step **steps;
     int *given, *results; /* values, in the caller's order */
     int64_t *geometry;    /* sizes and strides of all values */
-    bool is_running;
+    uint64_t running;     /* 1 + how often the process had forked when a run began */
 } ptac_plan;
 
 /* The value's tensor while it has one, borrowed; NULL: no memory, an exception is set. */
@@ -95,10 +97,11 @@ typedef enum ptac_plan_outcome {
     PTAC_PLAN_RAISED,    /* an exception is set */
 } ptac_plan_outcome;
 
-/*
- * Run a plan on its given tensors, borrowed; *results becomes a tuple. Tensors that
- * look otherwise than recorded give the call back.
- */
+/* Whether its given tensors, which are plain, look as recorded; and how many they are. */
+bool ptac_plan_fits(PyObject *plan, PyObject *const *tensors);
+int ptac_plan_n_given(PyObject *plan);
+
+/* Run a plan on its given tensors, which fit, borrowed; *results becomes a tuple. */
 ptac_plan_outcome ptac_plan_run(PyObject *plan, PyObject *const *tensors,
                                 PyObject **results, int64_t *t_ns);
 

@@ -4,11 +4,25 @@
 #include "bind/python/graph/guards.h"
 
 #include "bind/python/callpath/module_guards.h"
+#include "bind/python/interpreter/dict_version.h"
 #include "bind/python/interpreter/type_version.h"
 #include "bind/torch/rows/convolution/convolution.h"
 #include "bind/torch/rows/gemm.h"
 
 #include <string.h>
+
+/* Objects of one type that are equal; of floats, to the bit. */
+static bool equals(PyObject *a, PyObject *b)
+{
+    if (a == b)
+        return true;
+    if (PyFloat_CheckExact(a) && PyFloat_CheckExact(b)) {
+        const double x = PyFloat_AsDouble(a), y = PyFloat_AsDouble(b);
+
+        return memcmp(&x, &y, sizeof x) == 0; /* zeros have signs, and NaN is itself */
+    }
+    return Py_TYPE(a) == Py_TYPE(b) && PyObject_RichCompareBool(a, b, Py_EQ) == 1;
+}
 
 /* --- modules ----------------------------------------------------------------------- */
 
@@ -20,8 +34,7 @@ static void clear_module(ptac_module_guard *guard)
     guard->children = NULL;
     guard->n_children = 0;
     Py_CLEAR(guard->module);
-    Py_CLEAR(guard->training);
-    Py_CLEAR(guard->forward);
+    Py_CLEAR(guard->attributes);
     Py_CLEAR(guard->type);
 }
 
@@ -39,7 +52,7 @@ int ptac_guards_traverse(const ptac_guards *guards, visitproc visit, void *arg)
         const ptac_module_guard *guard = &guards->modules[i];
 
         Py_VISIT(guard->module);
-        Py_VISIT(guard->forward);
+        Py_VISIT(guard->attributes);
         Py_VISIT(guard->type);
         for (int k = 0; k < guard->n_children; k++)
             Py_VISIT(guard->children[k]);
@@ -68,19 +81,46 @@ static bool read_children(ptac_module_guard *guard, PyObject *children)
     return guard->children;
 }
 
+/* A dictionary of tensors, borrowed from the module's; or NULL. */
+static PyObject *home_of(PyObject *attributes, int which)
+{
+    PyObject *const names[] = {ptac_names._parameters, ptac_names._buffers};
+    PyObject *home = PyDict_GetItemWithError(attributes, names[which]);
+
+    return home && PyDict_CheckExact(home) ? home : NULL;
+}
+
+/* Another number where a slot is added or removed, or becomes or ends as None. */
+static uint64_t slots_of(PyObject *home)
+{
+    const uint64_t golden = 0x9E3779B97F4A7C15u;
+    PyObject *name, *tensor;
+    Py_ssize_t at = 0;
+    uint64_t hash = 1;
+
+    while (PyDict_Next(home, &at, &name, &tensor))
+        hash = (hash + (uintptr_t)name + (tensor == Py_None)) * golden;
+    return hash;
+}
+
 static bool read_module(ptac_module_guard *guard, PyObject *module)
 {
     PTAC_OWNED PyObject *attributes = PyObject_GenericGetDict(module, NULL);
     PyObject *children = attributes ? children_of(attributes) : NULL;
-    PyObject *training =
-        children ? PyDict_GetItemWithError(attributes, ptac_names.training) : NULL;
 
-    if (!training || !read_children(guard, children))
+    if (!children || !read_children(guard, children))
         return false;
+    for (int i = 0; i < PTAC_N_HOMES; i++) {
+        PyObject *home = home_of(attributes, i);
+
+        if (!home)
+            return false;
+        guard->slots[i] = slots_of(home);
+    }
     guard->module = Py_NewRef(module);
-    guard->training = Py_NewRef(training);
-    guard->forward =
-        Py_XNewRef(PyDict_GetItemWithError(attributes, ptac_names.forward));
+    guard->attributes = PyDict_Copy(attributes);
+    if (!guard->attributes)
+        return false;
     guard->type = (PyTypeObject *)Py_NewRef((PyObject *)Py_TYPE(module));
     ptac_class_has(guard->type, ptac_names.forward, NULL); /* which numbers the class */
     guard->version = ptac_type_version(guard->type);
@@ -105,23 +145,70 @@ bool ptac_guards_read(ptac_guards *guards, PyObject *modules)
     return guards->modules || PyErr_NoMemory();
 }
 
-static bool children_are(const ptac_module_guard *guard, PyObject *attributes)
+/*
+ * Whether a dictionary is in the version in which it was last found as it should be; 0
+ * is no version. What has been found so now is remembered by settle().
+ */
+static bool is_settled(PyObject *dict, uint64_t version)
+{
+    return version != 0 && ptac_dict_version(dict) == version;
+}
+
+static bool settle(PyObject *dict, uint64_t *version, bool is_so)
+{
+    *version = is_so ? ptac_dict_version(dict) : 0;
+    return is_so;
+}
+
+static bool children_are(ptac_module_guard *guard, PyObject *attributes)
 {
     PyObject *children = children_of(attributes), *name, *child;
+    bool are = children && PyDict_Size(children) == guard->n_children;
     Py_ssize_t at = 0;
     int i = 0;
 
-    if (!children || PyDict_Size(children) != guard->n_children)
-        return false;
-    while (PyDict_Next(children, &at, &name, &child))
-        if (child != guard->children[i++])
-            return false;
-    return true;
+    if (!are || is_settled(children, guard->children_version))
+        return are;
+    while (are && PyDict_Next(children, &at, &name, &child))
+        are = child == guard->children[i++];
+    return settle(children, &guard->children_version, are);
 }
 
 static bool is_none_or_plan(PyObject *compiled)
 {
-    return !compiled || compiled == Py_None || ptac_is_planned(compiled);
+    return compiled == Py_None || ptac_is_planned(compiled);
+}
+
+/* An attribute that stands for another one: numbers that are equal, plans of ours. */
+static bool attribute_is(PyObject *name, PyObject *now, PyObject *before)
+{
+    if (now == before)
+        return true;
+    if (name == ptac_names._compiled_call_impl)
+        return is_none_or_plan(now);
+    return (PyFloat_CheckExact(before) || PyLong_CheckExact(before) ||
+            PyUnicode_CheckExact(before)) &&
+           equals(now, before);
+}
+
+/* All attributes are those that it had; optimize() may have added its own. */
+static bool attributes_are(ptac_module_guard *guard, PyObject *attributes)
+{
+    PyObject *name, *now;
+    Py_ssize_t at = 0, n_found = 0;
+    bool are = true;
+
+    if (is_settled(attributes, guard->attributes_version))
+        return true;
+    while (are && PyDict_Next(attributes, &at, &name, &now)) {
+        PyObject *before = PyDict_GetItemWithError(guard->attributes, name);
+
+        n_found += before != NULL;
+        are = before ? attribute_is(name, now, before)
+                     : name == ptac_names._compiled_call_impl && is_none_or_plan(now);
+    }
+    are = are && n_found == PyDict_Size(guard->attributes);
+    return settle(attributes, &guard->attributes_version, are);
 }
 
 /* Calling the module would do no more than call its forward, but for plans of ours. */
@@ -130,6 +217,8 @@ static bool is_quiet(PyObject *attributes)
     PyObject *const hooks[] = {ptac_names._forward_hooks, ptac_names._forward_pre_hooks,
                                ptac_names._backward_hooks,
                                ptac_names._backward_pre_hooks};
+    PyObject *compiled =
+        PyDict_GetItemWithError(attributes, ptac_names._compiled_call_impl);
 
     for (size_t i = 0; i < sizeof hooks / sizeof *hooks; i++) {
         PyObject *hook = PyDict_GetItemWithError(attributes, hooks[i]);
@@ -137,33 +226,30 @@ static bool is_quiet(PyObject *attributes)
         if (!hook || !PyDict_Check(hook) || PyDict_Size(hook) != 0)
             return false;
     }
-    return is_none_or_plan(
-        PyDict_GetItemWithError(attributes, ptac_names._compiled_call_impl));
+    return !compiled || is_none_or_plan(compiled);
 }
 
-/* A dictionary of tensors, borrowed from the module's; or NULL. */
-static PyObject *home_of(PyObject *attributes, PyObject *name)
+static bool homes_are(ptac_module_guard *guard, PyObject *attributes)
 {
-    PyObject *home = PyDict_GetItemWithError(attributes, name);
+    for (int i = 0; i < PTAC_N_HOMES; i++) {
+        PyObject *home = guard->homes[i] = home_of(attributes, i);
 
-    return home && PyDict_CheckExact(home) ? home : NULL;
+        if (!home || (!is_settled(home, guard->homes_version[i]) &&
+                      !settle(home, &guard->homes_version[i],
+                              slots_of(home) == guard->slots[i])))
+            return false;
+    }
+    return true;
 }
 
 static bool module_is(ptac_module_guard *guard)
 {
     PTAC_OWNED PyObject *attributes = PyObject_GenericGetDict(guard->module, NULL);
 
-    if (!attributes)
-        return false;
-    guard->homes[PTAC_PARAMETERS] = home_of(attributes, ptac_names._parameters);
-    guard->homes[PTAC_BUFFERS] = home_of(attributes, ptac_names._buffers);
-    return guard->homes[PTAC_PARAMETERS] && guard->homes[PTAC_BUFFERS] &&
-           Py_TYPE(guard->module) == guard->type &&
+    return attributes && Py_TYPE(guard->module) == guard->type && guard->version != 0 &&
            guard->version == ptac_type_version(guard->type) &&
-           PyDict_GetItemWithError(attributes, ptac_names.training) ==
-               guard->training &&
-           PyDict_GetItemWithError(attributes, ptac_names.forward) == guard->forward &&
-           is_quiet(attributes) && children_are(guard, attributes);
+           attributes_are(guard, attributes) && is_quiet(attributes) &&
+           homes_are(guard, attributes) && children_are(guard, attributes);
 }
 
 bool ptac_guards_hold(ptac_guards *guards)
@@ -178,6 +264,17 @@ bool ptac_guards_hold(ptac_guards *guards)
 
 /* --- circumstances ----------------------------------------------------------------- */
 
+PTAC_LENT(get_default_dtype) /* torch's function */
+
+static PyObject *default_dtype(void)
+{
+    PyObject *dtype = PyObject_CallNoArgs(get_default_dtype);
+
+    Py_XDECREF(dtype); /* torch keeps it */
+    PyErr_Clear();
+    return dtype;
+}
+
 ptac_circumstances ptac_circumstances_now(void)
 {
     return (ptac_circumstances){
@@ -186,6 +283,7 @@ ptac_circumstances ptac_circumstances_now(void)
         .with_grad = T.aoti_torch_grad_mode_is_enabled(),
         .is_lowered = ptac_products_are_lowered() || ptac_conv_precision_is_lowered(),
         .without_onednn = ptac_onednn_is_off(),
+        .default_dtype = default_dtype(),
     };
 }
 
@@ -193,7 +291,8 @@ bool ptac_circumstances_are(const ptac_circumstances *a, const ptac_circumstance
 {
     return a->generation == b->generation && a->n_threads == b->n_threads &&
            a->with_grad == b->with_grad && a->is_lowered == b->is_lowered &&
-           a->without_onednn == b->without_onednn;
+           a->without_onednn == b->without_onednn &&
+           a->default_dtype == b->default_dtype;
 }
 
 /* --- arguments --------------------------------------------------------------------- */
@@ -204,13 +303,6 @@ enum {
     A_SEQUENCE,
     A_DICTIONARY,
 };
-
-static bool equals(PyObject *a, PyObject *b)
-{
-    if (a == b)
-        return true;
-    return Py_TYPE(a) == Py_TYPE(b) && PyObject_RichCompareBool(a, b, Py_EQ) == 1;
-}
 
 static bool sequence_matches(PyObject *described, PyObject *object, ptac_found *found)
 {

@@ -15,11 +15,16 @@ enum {
 
 /* A module of the tree, as it was. All are owned. */
 typedef struct ptac_module_guard {
-    PyObject *module, *training, *forward; /* forward: its own one, or NULL */
+    PyObject *module;
     PyTypeObject *type;
-    uint32_t version; /* of the class */
+    uint32_t version;                              /* of the class */
+    PyObject *attributes;                          /* a copy of its dictionary */
+    uint64_t attributes_version, children_version; /* when they were last found so */
+    uint64_t homes_version[PTAC_N_HOMES];
     PyObject **children;
     int n_children;
+    uint64_t
+        slots[PTAC_N_HOMES]; /* how many tensors each home has, and which are None */
     PyObject *homes[PTAC_N_HOMES]; /* borrowed, since the module was last found so */
 } ptac_module_guard;
 
@@ -58,6 +63,7 @@ typedef struct ptac_circumstances {
     uint64_t generation; /* of the chooser */
     int n_threads;
     bool with_grad, is_lowered, without_onednn;
+    PyObject *default_dtype; /* compared alone, and never followed */
 } ptac_circumstances;
 
 ptac_circumstances ptac_circumstances_now(void);

@@ -3,9 +3,21 @@
  */
 #include "bind/python/graph/graph.h"
 
+#include <pthread.h>
 #include <string.h>
 
 static PyTypeObject *plan_type;
+static uint64_t n_forks; /* a child does not have the thread that ran a plan */
+
+static void after_fork(void)
+{
+    n_forks++;
+}
+
+__attribute__((constructor)) static void prepare(void)
+{
+    pthread_atfork(NULL, NULL, after_fork);
+}
 
 /* --- values ------------------------------------------------------------------------ */
 
@@ -62,8 +74,8 @@ bool ptac_value_make(ptac_plan *plan, int i)
     return true;
 }
 
-/* Whether a tensor has a value's geometry, and where its data is. */
-static bool look(ptac_value *value, at_tensor tensor)
+/* Whether a tensor has a value's geometry; and where its data is. */
+static bool looks_like(const ptac_value *value, at_tensor tensor, void **data)
 {
     const size_t bytes = (size_t)value->view.n_dims * sizeof(int64_t);
     int32_t dtype = -1;
@@ -75,8 +87,13 @@ static bool look(ptac_value *value, at_tensor tensor)
         memcmp(seen.sizes, value->view.sizes, bytes) != 0 ||
         memcmp(seen.strides, value->view.strides, bytes) != 0)
         return false;
-    value->view.data = seen.data;
+    *data = seen.data;
     return true;
+}
+
+static bool look(ptac_value *value, at_tensor tensor)
+{
+    return looks_like(value, tensor, &value->view.data);
 }
 
 bool ptac_value_take(ptac_plan *plan, int i, at_tensor made)
@@ -106,6 +123,13 @@ static int plan_traverse(PyObject *self, visitproc visit, void *arg)
     Py_VISIT(Py_TYPE(self));
     for (int i = 0; i < plan->n_values; i++)
         Py_VISIT(plan->values[i].object);
+    for (int i = 0; i < plan->n_steps; i++) {
+        const ptac_step *step = plan->steps[i];
+        const int found = step->traverse ? step->traverse(step, visit, arg) : 0;
+
+        if (found)
+            return found;
+    }
     return 0;
 }
 
@@ -199,6 +223,11 @@ static bool is_base(const ptac_plan *plan, int value, int of)
 }
 
 /* (kind, of, offset, sizes, strides, dtype, bytes of an element, tensor or None) */
+static bool has_room(PyObject *sizes)
+{
+    return PyTuple_Size(sizes) <= PTAC_MAX_DIMS;
+}
+
 static bool read_value(ptac_plan *plan, int i, PyObject *described, int64_t **room)
 {
     ptac_value *value = &plan->values[i];
@@ -208,7 +237,8 @@ static bool read_value(ptac_plan *plan, int i, PyObject *described, int64_t **ro
 
     if (!PyArg_ParseTuple(described, "iiLO!O!iiO", &kind, &value->of, &offset,
                           &PyTuple_Type, &sizes, &PyTuple_Type, &strides, &value->dtype,
-                          &value->n_bytes, &tensor))
+                          &value->n_bytes, &tensor) ||
+        !has_room(sizes))
         return false;
     value->kind = (ptac_value_kind)kind;
     value->offset = offset;
@@ -315,12 +345,32 @@ bool ptac_step_run_row(const ptac_kernel *row, const ptac_call *call)
                : PTAC_UNLOCKED(ptac_run(row, call));
 }
 
-static bool take_given(ptac_plan *plan, PyObject *const *tensors)
+bool ptac_plan_fits(PyObject *object, PyObject *const *tensors)
 {
+    const ptac_plan *plan = (ptac_plan *)object;
+    void *unused;
+
     for (int i = 0; i < plan->n_given; i++)
-        if (!ptac_value_take_object(plan, plan->given[i], Py_NewRef(tensors[i])))
+        if (!looks_like(&plan->values[plan->given[i]], ptac_borrow(tensors[i]),
+                        &unused))
             return false;
     return true;
+}
+
+int ptac_plan_n_given(PyObject *plan)
+{
+    return ((ptac_plan *)plan)->n_given;
+}
+
+static void take_given(ptac_plan *plan, PyObject *const *tensors)
+{
+    for (int i = 0; i < plan->n_given; i++) {
+        ptac_value *value = &plan->values[plan->given[i]];
+
+        forget(value);
+        value->object = Py_NewRef(tensors[i]);
+        value->view.data = at_data(ptac_borrow(tensors[i]));
+    }
 }
 
 /* t_ns: where the time of each step goes, or NULL. */
@@ -377,15 +427,16 @@ ptac_plan_outcome ptac_plan_run(PyObject *object, PyObject *const *tensors,
     ptac_plan *plan = (ptac_plan *)object;
 
     *results = NULL;
-    if (plan->is_running)
+    if (plan->running == n_forks + 1)
         return PTAC_PLAN_BUSY;
     PTAC_IN_FLIGHT;
-    plan->is_running = true;
+    plan->running = n_forks + 1;
     Py_INCREF(object);
-    if (take_given(plan, tensors) && run_steps(plan, t_ns))
+    take_given(plan, tensors);
+    if (run_steps(plan, t_ns))
         *results = results_of(plan);
     forget_run(plan);
-    plan->is_running = false;
+    plan->running = 0;
     Py_DECREF(object);
     if (*results)
         return PTAC_PLAN_DONE;
@@ -414,8 +465,13 @@ PTAC_ARGS(plan_times, 2)
     tensors = PyMem_Calloc((size_t)plan->n_given + 1, sizeof(PyObject *));
     if (!t_ns || !tensors)
         return PyErr_NoMemory();
-    for (int i = 0; i < plan->n_given; i++)
+    for (int i = 0; i < plan->n_given; i++) {
         tensors[i] = PyTuple_GetItem(args[1], i);
+        if (!ptac_is_plain(tensors[i]))
+            return PyErr_Format(PyExc_TypeError, "plain tensors are expected");
+    }
+    if (!ptac_plan_fits(args[0], tensors))
+        Py_RETURN_NONE;
     outcome = ptac_plan_run(args[0], tensors, &results, t_ns);
     if (outcome != PTAC_PLAN_DONE)
         return outcome == PTAC_PLAN_RAISED ? NULL : Py_NewRef(Py_None);

@@ -4,6 +4,7 @@
  */
 #include "bind/python/graph/graph.h"
 #include "bind/python/graph/guards.h"
+#include "bind/python/interpreter/dict_version.h"
 #include "bind/python/interpreter/vectorcall.h"
 
 #include <string.h>
@@ -16,10 +17,11 @@ enum {
     MOST_GIVEN_BACK = 3, /* runs on end, after which a plan is not tried again */
 };
 
-/* A tensor of a module's. */
+/* A tensor of a module's; of the others that name the same one, only that they do. */
 typedef struct place {
     int module, home;
     PyObject *name;
+    int same_as; /* another place, or -1 */
 } place;
 
 /* A plan, and the calls it is for. */
@@ -28,8 +30,9 @@ typedef struct entry {
     PyObject *held;      /* other tensors that it reads, a tuple */
     PyObject *plan, *rebuild;
     place *places;
-    int n_places, n_given_back; /* the second: runs on end */
-    ptac_found given;           /* of a call */
+    int n_places;
+    int n_given_back; /* runs on end */
+    ptac_found given; /* of a call */
     ptac_circumstances circumstances;
 } entry;
 
@@ -38,7 +41,7 @@ typedef struct planned {
     ptac_guards guards;
     entry *entries;
     int n_entries;
-    long long n_hits, n_misses, n_gave_back;
+    long long n_hits, n_misses, n_gave_back, n_busy;
     long long n_aside[PTAC_N_REASONS];
 } planned;
 
@@ -57,19 +60,30 @@ static void clear_entry(entry *e)
     PyMem_Free(e->given.tensors);
 }
 
+/* What goes may call the program, which may call us. */
 static void clear_entries(planned *s)
 {
-    while (s->n_entries > 0)
-        clear_entry(&s->entries[--s->n_entries]);
+    while (s->n_entries > 0) {
+        entry last = s->entries[--s->n_entries];
+
+        clear_entry(&last);
+    }
+}
+
+static PyObject *tensor_at(const planned *s, const place *at)
+{
+    return PyDict_GetItemWithError(s->guards.modules[at->module].homes[at->home],
+                                   at->name);
 }
 
 static bool add_places(const planned *s, entry *e)
 {
     for (int i = 0; i < e->n_places; i++) {
         const place *at = &e->places[i];
-        PyObject *home = s->guards.modules[at->module].homes[at->home];
+        PyObject *tensor = tensor_at(s, at);
 
-        if (!ptac_found_add(&e->given, PyDict_GetItemWithError(home, at->name)))
+        if (at->same_as < 0 ? !ptac_found_add(&e->given, tensor)
+                            : tensor != tensor_at(s, &e->places[at->same_as]))
             return false;
     }
     return true;
@@ -104,7 +118,7 @@ static bool collect(const planned *s, entry *e, PyObject *args, PyObject *kwargs
         ptac_arguments_match(PyTuple_GetItem(e->described, 0), args, &e->given) &&
         ptac_arguments_match(PyTuple_GetItem(e->described, 1), kwargs, &e->given) &&
         add_places(s, e) && add_held(e) && !is_one_learnt(e) &&
-        e->given.n == ((ptac_plan *)e->plan)->n_given;
+        e->given.n == e->given.most && ptac_plan_fits(e->plan, e->given.tensors);
     PyErr_Clear();
     return is_for_it;
 }
@@ -136,31 +150,32 @@ static entry *find(planned *s, PyObject *args, PyObject *kwargs)
     return NULL;
 }
 
-/* By a plan; None where there is none for it. */
-static PyObject *by_plan(planned *s, PyObject *args, PyObject *kwargs)
+/* Entries may have gone meanwhile. */
+static void note_outcome(planned *s, PyObject *plan, ptac_plan_outcome outcome)
 {
-    entry *e = find(s, args, kwargs);
-    PTAC_OWNED PyObject *plan = e ? Py_NewRef(e->plan) : NULL;
-    PTAC_OWNED PyObject *rebuild = e ? Py_NewRef(e->rebuild) : NULL;
-    PTAC_OWNED PyObject *results = NULL;
-    ptac_plan_outcome outcome;
+    s->n_hits += outcome == PTAC_PLAN_DONE;
+    s->n_busy += outcome == PTAC_PLAN_BUSY;
+    s->n_gave_back += outcome == PTAC_PLAN_GAVE_BACK;
+    for (int i = 0; i < s->n_entries && outcome != PTAC_PLAN_BUSY; i++) {
+        entry *e = &s->entries[i];
 
-    if (!e)
-        Py_RETURN_NONE;
-    outcome = ptac_plan_run(plan, e->given.tensors, &results, NULL);
-    /* Entries may have gone meanwhile. */
-    for (int i = 0; i < s->n_entries; i++)
-        if (s->entries[i].plan == plan && outcome != PTAC_PLAN_BUSY)
-            s->entries[i].n_given_back =
-                outcome == PTAC_PLAN_GAVE_BACK ? s->entries[i].n_given_back + 1 : 0;
-    if (outcome == PTAC_PLAN_RAISED)
-        return NULL;
-    if (outcome != PTAC_PLAN_DONE) {
-        s->n_gave_back++;
-        Py_RETURN_NONE;
+        if (e->plan == plan)
+            e->n_given_back = outcome == PTAC_PLAN_GAVE_BACK ? e->n_given_back + 1 : 0;
     }
-    s->n_hits++;
-    return rebuilt(rebuild, results);
+}
+
+/* Run an entry's plan; where that is done, *result is what the call returns. */
+static ptac_plan_outcome run_entry(planned *s, entry *e, PyObject **result)
+{
+    PTAC_OWNED PyObject *plan = Py_NewRef(e->plan);
+    PTAC_OWNED PyObject *rebuild = Py_NewRef(e->rebuild);
+    PTAC_OWNED PyObject *results = NULL;
+    const ptac_plan_outcome outcome =
+        ptac_plan_run(plan, e->given.tensors, &results, NULL);
+
+    note_outcome(s, plan, outcome);
+    *result = outcome == PTAC_PLAN_DONE ? rebuilt(rebuild, results) : NULL;
+    return outcome;
 }
 
 /* A hook listens to all modules. */
@@ -187,16 +202,23 @@ static PyObject *planned_call(PyObject *self, PyObject *args, PyObject *kwargs)
     planned *s = (planned *)self;
     const ptac_reason why = why_aside();
     PTAC_OWNED PyObject *alive = Py_NewRef(self);
-    PyObject *result;
+    ptac_plan_outcome outcome = PTAC_PLAN_GAVE_BACK;
+    PyObject *result = NULL;
+    entry *e;
 
+    if (!s->eager || !s->miss)
+        return PyErr_Format(PyExc_RuntimeError, "a planned callable that is gone");
     if (why) {
         s->n_aside[why]++;
         return PyObject_Call(s->eager, args, kwargs);
     }
-    result = by_plan(s, args, kwargs);
-    if (result != Py_None)
+    e = find(s, args, kwargs);
+    if (e)
+        outcome = run_entry(s, e, &result);
+    if (outcome == PTAC_PLAN_DONE || outcome == PTAC_PLAN_RAISED)
         return result;
-    Py_DECREF(result);
+    if (outcome == PTAC_PLAN_BUSY)
+        return PyObject_Call(s->eager, args, kwargs);
     s->n_misses++;
     return PyObject_Call(s->miss, args, kwargs);
 }
@@ -325,11 +347,11 @@ static bool read_places(const planned *s, PyObject *tuple, entry *e)
     for (; e->n_places < n; e->n_places++) {
         place *at = &e->places[e->n_places];
 
-        if (!PyArg_ParseTuple(PyTuple_GetItem(tuple, e->n_places), "iiU", &at->module,
-                              &at->home, &at->name))
+        if (!PyArg_ParseTuple(PyTuple_GetItem(tuple, e->n_places), "iiUi", &at->module,
+                              &at->home, &at->name, &at->same_as))
             return false;
         if (at->module < 0 || at->module >= s->guards.n_modules || at->home < 0 ||
-            at->home >= PTAC_N_HOMES)
+            at->home >= PTAC_N_HOMES || at->same_as >= e->n_places)
             return PyErr_Format(PyExc_ValueError, "there is no such place");
         Py_INCREF(at->name);
     }
@@ -355,12 +377,14 @@ static bool read_entry(const planned *s, PyObject *const *args, entry *e)
 }
 
 /*
- * planned_add(planned, (args, kwargs) described, places, held, plan, rebuild or None): a
- * plan for calls like this one, under circumstances like now. It is given the tensors
- * of the arguments, those at the places (module, home, name), and those held; rebuild
- * makes of its results what the call returns.
+ * planned_add(planned, (args, kwargs) described, places, held, plan, rebuild or None,
+ * generation) -> True: a plan for calls like this one, under circumstances like now. It
+ * is given the tensors of the arguments, those at the places, and those held; rebuild
+ * makes of its results what the call returns. places are (module, home, name, -1), or
+ * with an earlier place that has to be the same tensor in place of -1. False, and
+ * nothing is added, where rows may have become others since that generation.
  */
-PTAC_ARGS(planned_add, 6)
+PTAC_ARGS(planned_add, 7)
 {
     planned *s = planned_of(args[0]);
     entry e = {0}, *grown;
@@ -377,11 +401,18 @@ PTAC_ARGS(planned_add, 6)
         clear_entry(&e);
         return grown ? NULL : PyErr_NoMemory();
     }
+    if (PyLong_AsUnsignedLongLong(args[6]) != e.circumstances.generation) {
+        clear_entry(&e);
+        return PyErr_Occurred() ? NULL : Py_NewRef(Py_False);
+    }
     s->entries[s->n_entries++] = e;
-    Py_RETURN_NONE;
+    Py_RETURN_TRUE;
 }
 
-/* planned_counts(planned) -> (plans, hits, misses, runs given back, {reason: calls aside}) */
+/*
+ * planned_counts(planned) -> (plans, hits, misses, runs given back, calls while another
+ * thread ran the plan, {reason: calls aside})
+ */
 PTAC_O(planned_counts, object)
 {
     const planned *s = planned_of(object);
@@ -391,8 +422,8 @@ PTAC_O(planned_counts, object)
         if (s->n_aside[i])
             ptac_put(&aside, i == PTAC_OFF ? "switched off" : ptac_reason_text(i),
                      PyLong_FromLongLong(s->n_aside[i]));
-    return aside ? Py_BuildValue("iLLLN", s->n_entries, s->n_hits, s->n_misses,
-                                 s->n_gave_back, aside)
+    return aside ? Py_BuildValue("iLLLLN", s->n_entries, s->n_hits, s->n_misses,
+                                 s->n_gave_back, s->n_busy, aside)
                  : NULL;
 }
 
@@ -405,11 +436,24 @@ PTAC_O(plans_open, hooks)
     if (!PyTuple_Check(hooks))
         return PyErr_Format(PyExc_TypeError, "a tuple is expected");
     ptac_keep(&hooks_of_all, hooks);
+    ptac_dict_version_learn();
     is_open = ptac_vectorcall_find();
     return PyBool_FromLong(is_open);
 }
 
 PTAC_DOES(plans_close, is_open = false)
+
+/* circumstances() -> what a call depends on beside arguments and modules, to compare. */
+PTAC_NOARGS(circumstances)
+{
+    const ptac_circumstances now = ptac_circumstances_now();
+
+    return Py_BuildValue("KiOOOO", (unsigned long long)now.generation, now.n_threads,
+                         now.with_grad ? Py_True : Py_False,
+                         now.is_lowered ? Py_True : Py_False,
+                         now.without_onednn ? Py_True : Py_False,
+                         now.default_dtype ? now.default_dtype : Py_None);
+}
 
 /* Another number whenever rows may have changed: see ptac_chooser_generation(). */
 PTAC_GIVES(chooser_generation, PyLong_FromUnsignedLongLong(ptac_chooser_generation()))

@@ -67,9 +67,13 @@ static bool fill(ptac_plan *plan, call_step *s)
 /* An output that nobody reads has no number. */
 static bool take(ptac_plan *plan, const call_step *s, PyObject *result)
 {
-    if (s->n_outputs == 1)
+    const bool are_several = PyTuple_Check(result) || PyList_Check(result);
+
+    if (s->n_outputs == 1 && !are_several)
         return s->outputs[0] < 0 ||
                ptac_value_take_object(plan, s->outputs[0], Py_NewRef(result));
+    if (!are_several || PySequence_Size(result) < s->n_outputs)
+        return false;
     for (int i = 0; i < s->n_outputs; i++) {
         PyObject *output = PySequence_GetItem(result, i);
 
@@ -79,6 +83,15 @@ static bool take(ptac_plan *plan, const call_step *s, PyObject *result)
             return false;
     }
     return !PyErr_Occurred();
+}
+
+static int traverse(const ptac_step *step, visitproc visit, void *arg)
+{
+    const call_step *s = (const call_step *)step;
+
+    Py_VISIT(s->function);
+    Py_VISIT(s->args);
+    return 0;
 }
 
 static bool run(ptac_plan *plan, ptac_step *step)
@@ -148,7 +161,7 @@ PTAC_ARGS(plan_call, 7)
 
     if (!plan || !s)
         return plan ? PyErr_NoMemory() : NULL;
-    s->step = (ptac_step){.run = run, .drop = drop};
+    s->step = (ptac_step){.run = run, .drop = drop, .traverse = traverse};
     s->function = Py_NewRef(args[1]);
     s->args = Py_NewRef(args[2]);
     s->keywords = args[3] == Py_None ? NULL : Py_NewRef(args[3]);

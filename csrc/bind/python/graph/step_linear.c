@@ -86,6 +86,7 @@ PTAC_ARGS(plan_linear, 5)
     if (!plan || !s)
         return plan ? PyErr_NoMemory() : NULL;
     s->step = (ptac_step){.run = run, .drop = drop};
+    s->inputs[X] = s->inputs[W] = s->inputs[BIAS] = -1;
     s->activation = (ptac_act)PyLong_AsLong(args[2]);
     s->output = ptac_value_number(plan, args[3]);
     if (PyTuple_Check(args[1]) && PyTuple_Size(args[1]) == N_TENSORS)
@@ -95,7 +96,7 @@ PTAC_ARGS(plan_linear, 5)
             s->inputs[i] =
                 i == BIAS && number == Py_None ? -1 : ptac_value_number(plan, number);
         }
-    if (!PyErr_Occurred()) {
+    if (!PyErr_Occurred() && s->inputs[X] >= 0 && s->inputs[W] >= 0) {
         PTAC_IN_FLIGHT;
         s->row = choose(plan, s, &why);
     }

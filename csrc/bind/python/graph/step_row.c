@@ -79,7 +79,9 @@ static bool run(ptac_plan *plan, ptac_step *step)
     for (int i = 0; i < call->n_inputs; i++)
         if (s->inputs[i] >= 0)
             call->inputs[i].data = ptac_value_data(plan, s->inputs[i]);
-    for (int i = 0; i < PTAC_MAX_OUTPUTS && s->outputs[i] >= 0; i++) {
+    for (int i = 0; i < PTAC_MAX_OUTPUTS; i++) {
+        if (s->outputs[i] < 0)
+            continue;
         if (!ptac_value_make(plan, s->outputs[i]))
             return false;
         call->outputs[i].data = ptac_value_data(plan, s->outputs[i]);
@@ -157,6 +159,8 @@ static ptac_reason check_outputs(ptac_plan *plan, row_step *s)
     int values[PTAC_MAX_OUTPUTS];
 
     memcpy(values, s->outputs, sizeof values);
+    for (int i = 0; i < PTAC_MAX_OUTPUTS; i++)
+        s->outputs[i] = -1;
     for (int i = 0; i < s->p.args.of->n_outputs; i++) {
         const ptac_output *output = &s->p.outputs.at[i];
 
@@ -307,6 +311,18 @@ static ptac_reason choose_row(ptac_plan *plan, row_step *s, PyObject *norm, long
     return why ? why : s->p.row->accepts(&s->p.call);
 }
 
+/* What pooling leaves of the rows and columns. */
+static ptac_reason halve(ptac_outputs *outputs)
+{
+    const int n_dims = outputs->at[0].n_dims;
+
+    if (outputs->at[0].sizes != outputs->own_sizes || n_dims != PTAC_IMAGES)
+        return PTAC_SHAPE;
+    outputs->own_sizes[n_dims - 2] /= 2;
+    outputs->own_sizes[n_dims - 1] /= 2;
+    return PTAC_TAKE;
+}
+
 /*
  * plan_conv(plan, arguments, norm, activation, with_pool, output, ends): the same of
  * aten's convolution, behind which come a norm by running statistics, (weight, bias,
@@ -328,6 +344,10 @@ PTAC_ARGS(plan_conv, 7)
         why = choose_row(plan, s, args[2], act, args[4] == Py_True);
     if (!why)
         why = take_outputs(plan, s, args[5]);
+    if (!why && args[4] == Py_True)
+        why = halve(&s->p.outputs);
+    if (!why)
+        why = check_outputs(plan, s);
     return why ? refuse(s, why) : ptac_plan_add(plan, &s->step, args[6]);
 }
 
@@ -433,8 +453,8 @@ static ptac_reason flatten(ptac_call *call)
 }
 
 /*
- * plan_pointwise(plan, operator, tensors, activation, output, ends): a row of gated_act
- * or add_act. The output may lie where an input does.
+ * plan_pointwise(plan, operator, (a, b), activation, output, ends): a row of add_act or
+ * gated_act. The output may lie where an input does.
  */
 PTAC_ARGS(plan_pointwise, 6)
 {

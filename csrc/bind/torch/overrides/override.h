@@ -44,7 +44,7 @@ typedef struct ptac_argument {
         double real;    /* float, float? */
         struct {
             double value;            /* Scalar, if that is a real number; */
-            const at_scalar *scalar; /* the whole of it */
+            const at_scalar *scalar; /* the whole of it; NULL where value is that */
         };
     };
     bool is_given; /* false: None, or a Scalar that is complex or symbolic */

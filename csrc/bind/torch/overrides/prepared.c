@@ -24,7 +24,8 @@ ptac_reason ptac_prepare_call(ptac_prepared *p)
 
     p->args.on = PTAC_ON_CPU;
     p->call = (ptac_call){.params = p->params};
-    if (override->serve || override->by_handles) /* there are several calls, or none */
+    /* Where there are several calls, or others of their own, or views do not tell all. */
+    if (!override->read || override->serve || override->by_handles)
         return PTAC_ARGUMENT;
     p->call.op = override->op_of ? override->op_of(&p->args) : override->op;
     ptac_override_inputs(&p->args, &p->call);

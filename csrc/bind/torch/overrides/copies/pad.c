@@ -142,8 +142,9 @@ static bool read_value(const ptac_argument *argument, float *value)
 {
     const double real = argument->value;
 
-    *value = argument->scalar->tag == AT_SCALAR_INT ? (float)argument->scalar->number
-                                                    : (float)real;
+    *value = argument->scalar && argument->scalar->tag == AT_SCALAR_INT
+                 ? (float)argument->scalar->number
+                 : (float)real;
     return !isfinite(real) || fabs(real) <= FLT_MAX;
 }
 
