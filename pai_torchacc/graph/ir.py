@@ -105,10 +105,17 @@ class Node:
 
     def is_random(self) -> bool:
         """Whether it draws random numbers."""
-        return (
-            not isinstance(self.op, str)
-            and torch.Tag.nondeterministic_seeded in self.op.tags
-        )
+        if isinstance(self.op, str | Function):
+            return False
+        return torch.Tag.nondeterministic_seeded in self.op.tags and self._drops_out()
+
+    def _drops_out(self) -> bool:
+        """Of an operator that may: its probability is not zero."""
+        for i, argument in enumerate(self.op._schema.arguments):
+            if argument.name == "dropout_p":
+                given = self.args[i] if i < len(self.args) else argument.default_value
+                return bool(self.kwargs.get("dropout_p", given) != 0)
+        return True
 
     def is_pure(self) -> bool:
         """Whether it does nothing but compute its outputs from its arguments."""

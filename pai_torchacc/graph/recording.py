@@ -55,7 +55,7 @@ _HIGHER_ORDER = f"{Path(torch.__file__).parent}{os.sep}_higher_order_ops{os.sep}
 
 _TAKE_FUNCTIONS = {"cond", "while_loop", "map", "scan", "associative_scan"}
 
-_RECURRENT = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
+_WHOLE = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu", "max_pool1d"})
 """Functions of torch's that are recorded as they are called, not by their parts."""
 
 _FROM_PYTHON = frozenset({"tensor", "as_tensor", "asarray"})
@@ -81,8 +81,8 @@ class _Functions(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
-        if name in _RECURRENT and not kwargs:
-            return self._recorder.record_whole(func, args)
+        if name in _WHOLE and not kwargs.get("return_indices"):
+            return self._recorder.record_whole(func, args, kwargs)
         if name in _FROM_PYTHON and any(map(_is_tensor, tree_flatten(args[:1])[0])):
             self._recorder.refuse("a tensor is made of others' numbers")
         elif name in _PAST_DISPATCH and any(map(_is_tensor, args[1:])):
@@ -229,17 +229,19 @@ class Recorder(TorchDispatchMode):
         if self.refusal is None:
             self.refusal = CannotPlan(reason, where(frame))
 
-    def record_whole(self, func: Any, args: Any) -> Any:
+    def record_whole(self, func: Any, args: Any, kwargs: Any) -> Any:
         """A call as one node, whatever it consists of."""
         place = where()
         with self._refusing():
             read = self._read(args, place)
         with _disable_current_modes():
-            result = func(*args)
+            result = func(*args, **kwargs)
         with self._refusing():
             if self.refusal is None:
-                function = Function(func.__name__, _current(func.__name__), False)
-                self._note(Node(function, read, {}, [], place), args, {}, result)
+                name = func.__name__
+                function = Function(name, _current(func), name == "max_pool1d")
+                node = Node(function, read, dict(kwargs), [], place)
+                self._note(node, args, kwargs, result)
         return result
 
     def finish(self, results: Iterable[Tensor]) -> Graph:
@@ -482,8 +484,11 @@ class Recorder(TorchDispatchMode):
         self._offsets[whole] = self._offsets[base]
 
 
-def _current(name: str) -> Any:
-    """Calls whatever stands under the name then, which may be ours."""
+def _current(func: Any) -> Any:
+    """Calls whatever stands under its name then, which may be ours."""
+    name = func.__name__
+    if func is not getattr(torch._VF, name):
+        return func
 
     def call(*args: Any) -> Any:
         return getattr(torch._VF, name)(*args)

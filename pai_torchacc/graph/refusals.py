@@ -9,12 +9,9 @@ from types import FrameType
 
 import torch
 
-import pai_torchacc
-
-_LIBRARIES = tuple(
-    f"{Path(module.__file__).parent}{os.sep}"
-    for module in (torch, pai_torchacc)
-    if module.__file__
+_LIBRARIES = (
+    f"{Path(torch.__file__).parent}{os.sep}",
+    f"{Path(__file__).parents[1]}{os.sep}",
 )
 
 

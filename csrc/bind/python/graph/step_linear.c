@@ -48,6 +48,15 @@ static bool run(ptac_plan *plan, ptac_step *step)
     return ptac_value_take(plan, s->output, t.y);
 }
 
+/* A bias without gaps, or none. */
+static bool has_vector(const ptac_plan *plan, const linear_step *s)
+{
+    const int64_t n = plan->values[s->inputs[W]].view.sizes[0];
+
+    return s->inputs[BIAS] < 0 ||
+           !ptac_vector_reason(&plan->values[s->inputs[BIAS]].view, n);
+}
+
 static const ptac_kernel *choose(ptac_plan *plan, const linear_step *s,
                                  ptac_reason *why)
 {
@@ -60,6 +69,9 @@ static const ptac_kernel *choose(ptac_plan *plan, const linear_step *s,
 
     *why = PTAC_SHAPE;
     if (!are_matrices || x->sizes[x->n_dims - 1] != w->sizes[1] || w->sizes[1] == 0)
+        return NULL;
+    *why = PTAC_LAYOUT;
+    if (!ptac_linear_can_read(x) || !ptac_linear_can_read(w) || !has_vector(plan, s))
         return NULL;
     call.inputs[0] = *x;
     call.inputs[1] = *w;

@@ -112,6 +112,14 @@ static bool is_dense_one_way(const ptac_matrix *matrix)
            (matrix->strides[0] == 1 && matrix->strides[1] >= matrix->sizes[0]);
 }
 
+bool ptac_linear_can_read(const ptac_view *matrix)
+{
+    ptac_matrix folded;
+
+    return matrix->dtype == PTAC_F32 && ptac_linear_fold(NULL, matrix, &folded) &&
+           is_dense_one_way(&folded);
+}
+
 /* A float tensor as the libraries can read it. */
 static bool read_matrix(at_tensor tensor, ptac_matrix *matrix)
 {
