@@ -1,8 +1,8 @@
 """Inference of the zoo's models by plans, beside stock and beside ``enable()`` alone.
 
-``python -m benchmarks.planned [--threads N] [--csv FILE] [--all] [NAME ...]`` prints the
-times of the least blocks and their ratios; names are groups or parts of models' names.
-Stock is the same model in the same process with everything switched off.
+``python -m benchmarks.planned [--threads N] [--csv FILE] [--all] [NAME ...]`` prints
+the times of the least blocks and their ratios; names are groups or parts of models'
+names. Stock is the same model in the same process with everything switched off.
 """
 
 from __future__ import annotations

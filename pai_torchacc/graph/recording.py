@@ -55,7 +55,9 @@ _HIGHER_ORDER = f"{Path(torch.__file__).parent}{os.sep}_higher_order_ops{os.sep}
 
 _TAKE_FUNCTIONS = {"cond", "while_loop", "map", "scan", "associative_scan"}
 
-_WHOLE = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu", "max_pool1d"})
+_RECURRENT = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
+
+_WHOLE = _RECURRENT | {"max_pool1d"}
 """Functions of torch's that are recorded as they are called, not by their parts."""
 
 _FROM_PYTHON = frozenset({"tensor", "as_tensor", "asarray"})
@@ -487,7 +489,7 @@ class Recorder(TorchDispatchMode):
 def _current(func: Any) -> Any:
     """Calls whatever stands under its name then, which may be ours."""
     name = func.__name__
-    if func is not getattr(torch._VF, name):
+    if name not in _RECURRENT:
         return func
 
     def call(*args: Any) -> Any:

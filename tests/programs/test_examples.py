@@ -29,7 +29,8 @@ from pai_torchacc import _C
 EXAMPLES = native.ROOT / "examples"
 MEMORY, QUANTIZATION, RATES = "memory_pool", "model_quantization", "adaptive_lr"
 ELSEWHERE = {
-    *("batch_size", "custom_fusion", "data_parallel", "data_pipeline", "distributed")
+    *("batch_size", "custom_fusion", "data_parallel", "data_pipeline", "distributed"),
+    *("custom_pass", "graph_optimization"),
 }
 """Their tests are beside those of what they show."""
 
