@@ -53,7 +53,7 @@ typedef struct ptac_plan {
     uint64_t running;     /* 1 + how often the process had forked when a run began */
 } ptac_plan;
 
-/* The value's tensor while it has one, borrowed; NULL: no memory, an exception is set. */
+/* The value's tensor while it has one, borrowed; NULL: an exception is set. */
 PyObject *ptac_value_object(ptac_plan *plan, int i);
 
 /* The same without making an object of Python's; NULL without an exception. */
@@ -97,7 +97,7 @@ typedef enum ptac_plan_outcome {
     PTAC_PLAN_RAISED,    /* an exception is set */
 } ptac_plan_outcome;
 
-/* Whether its given tensors, which are plain, look as recorded; and how many they are. */
+/* Whether its given tensors, which are plain, look as recorded; how many they are. */
 bool ptac_plan_fits(PyObject *plan, PyObject *const *tensors);
 int ptac_plan_n_given(PyObject *plan);
 

@@ -24,7 +24,7 @@ static bool equals(PyObject *a, PyObject *b)
     return Py_TYPE(a) == Py_TYPE(b) && PyObject_RichCompareBool(a, b, Py_EQ) == 1;
 }
 
-/* --- modules ----------------------------------------------------------------------- */
+/* --- modules ---------------------------------------------------------------------- */
 
 static void clear_module(ptac_module_guard *guard)
 {
@@ -262,7 +262,7 @@ bool ptac_guards_hold(ptac_guards *guards)
     return hold;
 }
 
-/* --- circumstances ----------------------------------------------------------------- */
+/* --- circumstances ---------------------------------------------------------------- */
 
 PTAC_LENT(get_default_dtype) /* torch's function */
 
@@ -295,7 +295,7 @@ bool ptac_circumstances_are(const ptac_circumstances *a, const ptac_circumstance
            a->default_dtype == b->default_dtype;
 }
 
-/* --- arguments --------------------------------------------------------------------- */
+/* --- arguments -------------------------------------------------------------------- */
 
 enum {
     A_TENSOR,

@@ -19,7 +19,7 @@ __attribute__((constructor)) static void prepare(void)
     pthread_atfork(NULL, NULL, after_fork);
 }
 
-/* --- values ------------------------------------------------------------------------ */
+/* --- values ----------------------------------------------------------------------- */
 
 static void forget(ptac_value *value)
 {
@@ -114,7 +114,7 @@ bool ptac_value_take_object(ptac_plan *plan, int i, PyObject *made)
     return made && ptac_is_plain(made) && look(value, ptac_borrow(made));
 }
 
-/* --- the object -------------------------------------------------------------------- */
+/* --- the object ------------------------------------------------------------------- */
 
 static int plan_traverse(PyObject *self, visitproc visit, void *arg)
 {
@@ -205,7 +205,7 @@ static int *numbers(const ptac_plan *plan, PyObject *tuple, int *n)
     return made;
 }
 
-/* --- making one -------------------------------------------------------------------- */
+/* --- making one ------------------------------------------------------------------- */
 
 /* A tuple of ints, written to where *to points, which goes on behind them. */
 static bool read_ints(PyObject *tuple, int n, int64_t **to)
@@ -334,7 +334,7 @@ PyObject *ptac_plan_add(ptac_plan *plan, ptac_step *step, PyObject *ends)
     Py_RETURN_NONE;
 }
 
-/* --- running ----------------------------------------------------------------------- */
+/* --- running ---------------------------------------------------------------------- */
 
 bool ptac_step_run_row(const ptac_kernel *row, const ptac_call *call)
 {

@@ -1,6 +1,6 @@
 /*
- * planned.c - the object that calls come to: it finds the plan of a call, or has it made
- * eagerly.
+ * planned.c - the object that calls come to: it finds the plan of a call, or has it
+ * made eagerly.
  */
 #include "bind/python/graph/graph.h"
 #include "bind/python/graph/guards.h"
@@ -45,7 +45,7 @@ typedef struct planned {
     long long n_aside[PTAC_N_REASONS];
 } planned;
 
-/* --- entries ----------------------------------------------------------------------- */
+/* --- entries ---------------------------------------------------------------------- */
 
 #define OBJECTS(X) X(described) X(held) X(plan) X(rebuild)
 
@@ -108,7 +108,7 @@ static bool is_one_learnt(const entry *e)
     return false;
 }
 
-/* Have e->given be what the plan is to be given; false where it is not for this call. */
+/* Have e->given be what the plan is given; false where it is not for this call. */
 static bool collect(const planned *s, entry *e, PyObject *args, PyObject *kwargs)
 {
     bool is_for_it;
@@ -130,7 +130,7 @@ static PyObject *rebuilt(PyObject *rebuild, PyObject *results)
     return PyObject_CallFunctionObjArgs(rebuild, results, NULL);
 }
 
-/* --- a call ------------------------------------------------------------------------ */
+/* --- a call ----------------------------------------------------------------------- */
 
 /* A plan that is for this call, or NULL. */
 static entry *find(planned *s, PyObject *args, PyObject *kwargs)
@@ -223,7 +223,7 @@ static PyObject *planned_call(PyObject *self, PyObject *args, PyObject *kwargs)
     return PyObject_Call(s->miss, args, kwargs);
 }
 
-/* --- the object -------------------------------------------------------------------- */
+/* --- the object ------------------------------------------------------------------- */
 
 static int planned_traverse(PyObject *self, visitproc visit, void *arg)
 {
@@ -309,7 +309,7 @@ PTAC_ARGS(planned_make, 2)
     return (PyObject *)s;
 }
 
-/* planned_reset(planned, modules): forget all plans, and guard these modules from now on. */
+/* planned_reset(planned, modules): forget all plans, and guard these modules. */
 PTAC_ARGS(planned_reset, 2)
 {
     planned *s = planned_of(args[0]);
@@ -443,7 +443,7 @@ PTAC_O(plans_open, hooks)
 
 PTAC_DOES(plans_close, is_open = false)
 
-/* circumstances() -> what a call depends on beside arguments and modules, to compare. */
+/* circumstances() -> what a call depends on beside arguments and modules. */
 PTAC_NOARGS(circumstances)
 {
     const ptac_circumstances now = ptac_circumstances_now();

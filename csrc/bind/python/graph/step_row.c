@@ -219,7 +219,7 @@ PTAC_ARGS(plan_row, 5)
     return why ? refuse(s, why) : ptac_plan_add(plan, &s->step, args[4]);
 }
 
-/* --- a convolution and what follows it --------------------------------------------- */
+/* --- a convolution and what follows it -------------------------------------------- */
 
 static ptac_view view_of_floats(float *data, const int64_t *n)
 {
@@ -233,7 +233,7 @@ static ptac_view view_of_floats(float *data, const int64_t *n)
                        .dtype = PTAC_F32};
 }
 
-/* What a norm has of each channel, (value,) or None: its number, -1, or -2 of others. */
+/* What a norm has of each channel, (value,) or None: its number, -1; -2 of others. */
 static int channels_value(ptac_plan *plan, PyObject *given, int64_t n)
 {
     int value;
@@ -351,7 +351,7 @@ PTAC_ARGS(plan_conv, 7)
     return why ? refuse(s, why) : ptac_plan_add(plan, &s->step, args[6]);
 }
 
-/* --- a norm ------------------------------------------------------------------------ */
+/* --- a norm ----------------------------------------------------------------------- */
 
 /* As stock lays it out, without gaps: x, and a result that lies as it does. */
 static ptac_reason read_norm_x(ptac_plan *plan, row_step *s, int x, long act)
@@ -432,7 +432,7 @@ PTAC_ARGS(plan_norm, 6)
     return why ? refuse(s, why) : ptac_plan_add(plan, &s->step, args[5]);
 }
 
-/* --- pointwise ---------------------------------------------------------------------- */
+/* --- pointwise -------------------------------------------------------------------- */
 
 /* Dense tensors that lie alike are rows of their elements, whatever their order. */
 static ptac_reason flatten(ptac_call *call)

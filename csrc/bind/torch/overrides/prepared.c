@@ -24,7 +24,7 @@ ptac_reason ptac_prepare_call(ptac_prepared *p)
 
     p->args.on = PTAC_ON_CPU;
     p->call = (ptac_call){.params = p->params};
-    /* Where there are several calls, or others of their own, or views do not tell all. */
+    /* Where there are several calls, or ways of their own, or views do not tell all. */
     if (!override->read || override->serve || override->by_handles)
         return PTAC_ARGUMENT;
     p->call.op = override->op_of ? override->op_of(&p->args) : override->op;

@@ -10,8 +10,9 @@
 #include <stdalign.h>
 
 /*
- * Who prepares fills in args: what the call is of, its arguments, and the views of those
- * that are tensors, whose sizes and strides live as long as this. It stays where it is.
+ * Who prepares fills in args: what the call is of, its arguments, and the views of
+ * those that are tensors, whose sizes and strides live as long as this. It stays where
+ * it is.
  */
 typedef struct ptac_prepared {
     ptac_arguments args;

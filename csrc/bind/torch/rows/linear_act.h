@@ -37,7 +37,7 @@ typedef struct ptac_linear_gradients {
  */
 bool ptac_linear_fold(at_tensor tensor, const ptac_view *view, ptac_matrix *matrix);
 
-/* Whether x or w of such a call lies so that it can be read, as ptac_linear_read() asks. */
+/* Whether x or w of such a call lies so that it can be read. */
 bool ptac_linear_can_read(const ptac_view *matrix);
 
 /* Sizes as those of a tensor but for the last, and the strides of a dense one. */
