@@ -33,7 +33,12 @@ from pai_torchacc.distributed.fsdp import tune_fsdp
 from pai_torchacc.distributed.tuning import tune_ddp
 from pai_torchacc.distributed.watching import watch_ranks
 from pai_torchacc.fusion import enable_operator_fusion
-from pai_torchacc.graph import enable_graph_optimization, optimize, unoptimize
+from pai_torchacc.graph import (
+    enable_graph_optimization,
+    explain,
+    optimize,
+    unoptimize,
+)
 from pai_torchacc.memory_pool import enable_memory_pool
 from pai_torchacc.memory_pool.snapshot import memory_snapshot
 from pai_torchacc.memory_pool.statistics import (
@@ -86,6 +91,7 @@ __all__ = [
     "enable_model_quantization",
     "enable_operator_fusion",
     "exclude",
+    "explain",
     "explain_parallelism",
     "find_batch_size",
     "graph",

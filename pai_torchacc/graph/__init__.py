@@ -22,11 +22,13 @@ from pai_torchacc._switch import Handle
 
 if TYPE_CHECKING:
     from pai_torchacc._config import Config
+    from pai_torchacc.graph.explain import Explanation
 
 NAME = "graph_optimization"
 
 __all__ = [
     "enable_graph_optimization",
+    "explain",
     "optimize",
     "register_pass",
     "unoptimize",
@@ -129,6 +131,53 @@ def optimize(
     return _optimize_function(target, on_refusal)
 
 
+def explain(target: Any, *args: Any, **kwargs: Any) -> Explanation:
+    """Say what :func:`optimize` would do with a call of a module or function.
+
+    Makes the call about a hundred times, by a plan of its own and eagerly, without
+    gradients, and measures. ``target`` is as before afterwards, and switches are, but
+    for ``graph_optimization``, which goes on. Random numbers are drawn.
+
+    Parameters
+    ----------
+    target : Module or callable
+        Optimized or not.
+    *args, **kwargs
+        Of the call.
+
+    Returns
+    -------
+    pai_torchacc.graph.explain.Explanation
+        As text, a table: time eager and planned, memory, and each step with its time,
+        whether a kernel of ours does it, or one does several operators, or why torch
+        does. ``picture`` is the plan for graphviz, ``save_svg(path)`` draws it.
+
+    Raises
+    ------
+    RuntimeError
+        Plans cannot be used in this process.
+    """
+    from torch import nn
+
+    from pai_torchacc.graph.explain import explain as explained
+    from pai_torchacc.graph.planned import Planned
+
+    if not _switch.is_active(NAME):
+        enable_graph_optimization()
+    c = _host.loaded()
+    if c is None or not _switch.is_active(NAME):
+        raise RuntimeError(f"{NAME} is not active: {_switch.reason(NAME)}")
+    if isinstance(target, nn.Module):
+        name = type(target).__name__
+        call, roots = target._call_impl, [target]
+    else:
+        target = getattr(target, "__wrapped__", target)
+        name = getattr(target, "__qualname__", None) or type(target).__name__
+        call, roots = target, _modules_in(target)
+    planned = Planned(c, call, roots, name, "ignore", is_listed=False)
+    return explained(planned, args, kwargs)
+
+
 def _optimize_module(module: Any, on_refusal: Any) -> None:
     from pai_torchacc.graph.planned import Planned
 
@@ -223,9 +272,19 @@ def unregister_pass(function: Any) -> None:
 
 def document() -> dict[str, Any]:
     """What has been optimized, and how its calls were made."""
+    return {"plans": [{"name": one.name, **one.counts()} for one in _alive()]}
+
+
+def reset(c: Any) -> None:
+    """Count from here."""
+    for one in _alive():
+        one.count_anew()
+
+
+def _alive() -> list[Any]:
+    """What has been optimized and is still there, by name."""
     planned = sys.modules.get(f"{__name__}.planned")
-    alive = sorted(planned.everything, key=lambda one: one.name) if planned else []
-    return {"plans": [{"name": one.name, **one.counts()} for one in alive]}
+    return sorted(planned.everything, key=lambda one: one.name) if planned else []
 
 
 def lines(content: dict[str, Any]) -> list[str]:

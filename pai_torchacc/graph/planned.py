@@ -69,6 +69,8 @@ class Planned:
         For the report.
     on_refusal : {"warn", "raise", "ignore"}
         What a call does that cannot be planned, the first time.
+    is_listed : bool
+        Have the report tell of it.
     """
 
     def __init__(
@@ -78,9 +80,10 @@ class Planned:
         roots: list[nn.Module],
         name: str,
         on_refusal: OnRefusal,
+        is_listed: bool = True,
     ):
         self._c = c
-        self._eager = eager
+        self.eager = eager
         self._roots = roots
         self.on_refusal = on_refusal
         self.name = name
@@ -91,7 +94,8 @@ class Planned:
         self._lock = threading.Lock()
         self.entry = c.planned_make(eager, self._miss)
         self._reset()
-        everything.add(self)
+        if is_listed:
+            everything.add(self)
 
     def counts(self) -> dict[str, Any]:
         """Plans, calls by plan, others, and why these were none."""
@@ -111,6 +115,28 @@ class Planned:
             "reasons": reasons,
         }
 
+    def times(
+        self, graph: Graph, lowered: Lowered, args: Any, kwargs: Any, n_runs: int
+    ) -> list[float]:
+        """The least time of each step of a plan, in microseconds, of so many runs."""
+        tensors: list[Tensor] = []
+        describe(args, tensors)
+        describe(kwargs, tensors)
+        of_modules = _tensors_of(self._modules())
+        given = (
+            *tensors,
+            *(of_modules[place] for place in graph.places),
+            *(tensor for tensor, _ in graph.held),
+        )
+        runs = [self._c.plan_times(lowered.plan, given) for _ in range(n_runs)]
+        return [min(times) / 1e3 for times in zip(*filter(None, runs), strict=True)]
+
+    def count_anew(self) -> None:
+        """Begin counting calls."""
+        self._c.planned_count_anew(self.entry)
+        for refusal in list(self.refused.values()):
+            refusal.n_calls = 0
+
     def plans(self) -> list[tuple[Graph, Lowered]]:
         """Those that are ready, under whichever circumstances."""
         return [
@@ -123,12 +149,12 @@ class Planned:
 
     def _miss(self, *args: Any, **kwargs: Any) -> Any:
         if not self._lock.acquire(blocking=False):
-            return self._eager(*args, **kwargs)
+            return self.eager(*args, **kwargs)
         try:
             record = self._prepare(args, kwargs)
         finally:
             self._lock.release()
-        return record() if record else self._eager(*args, **kwargs)
+        return record() if record else self.eager(*args, **kwargs)
 
     def _reset(self) -> None:
         """Put modules under guard as they are, and forget plans, but not recordings."""
@@ -213,13 +239,13 @@ class Planned:
             recorder = Recorder(tensors, of_modules, _may_see_functions(modules))
         except CannotPlan as refusal:
             self._refuse(key, refusal)
-            return self._eager(*args, **kwargs)
+            return self.eager(*args, **kwargs)
         try:
             with recorder:
-                returned = self._eager(*args, **kwargs)
+                returned = self.eager(*args, **kwargs)
         except Leave as refusal:
             self._refuse(key, refusal)
-            return self._eager(*args, **kwargs)
+            return self.eager(*args, **kwargs)
         try:
             if recorder.refusal is not None:
                 raise recorder.refusal

@@ -178,3 +178,21 @@ def test_the_report_tells() -> None:
     document = ptac.report("json")
     assert "a tensor's number is read in Python" in str(document)
     assert f"{name}: 0 calls by 0 plans, 1 eager" in ptac.report()
+
+
+def test_the_report_counts_anew() -> None:
+    optimized = ptac.optimize(lambda x: torch.relu(x + 1), on_refusal="raise")
+    refused = ptac.optimize(lambda x: x * x.sum().item(), on_refusal="ignore")
+    for _ in range(3):
+        optimized(torch.ones(3))
+        refused(torch.ones(3))
+    assert planned_of(refused).counts()["reasons"] == {
+        "a tensor's number is read in Python": 3
+    }
+    ptac.report(reset=True)
+    optimized(torch.ones(3))
+    refused(torch.ones(3))
+    assert counts(optimized) == (1, 1)
+    assert planned_of(refused).counts()["reasons"] == {
+        "a tensor's number is read in Python": 1
+    }

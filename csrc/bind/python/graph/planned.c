@@ -427,6 +427,18 @@ PTAC_O(planned_counts, object)
                  : NULL;
 }
 
+/* planned_count_anew(planned): begin counting calls. */
+PTAC_O(planned_count_anew, object)
+{
+    planned *s = planned_of(object);
+
+    if (!s)
+        return NULL;
+    s->n_hits = s->n_misses = s->n_gave_back = s->n_busy = 0;
+    memset(s->n_aside, 0, sizeof s->n_aside);
+    Py_RETURN_NONE;
+}
+
 /*
  * plans_open((dictionary of hooks of all modules, ...)) -> whether calls go by plans
  * from now on, as long as those are empty: not where this Python lacks what we call.
