@@ -28,6 +28,8 @@ class Part:
     """Its operators, as torch calls them."""
     way: str
     """``kernel``: one of ours; ``merged``: one for several operators; ``torch``."""
+    row: str | None
+    """The kernel's name."""
     where: str
     """``file:line`` of the program."""
     us: float
@@ -100,7 +102,8 @@ class Explanation:
         )
         for part in sorted(self.parts, key=lambda part: -part.us):
             text = f"{part.us:9.1f} us  {part.way:6}  {part.name}"
-            lines.append(f"{text}  ({part.why})" if part.why else text)
+            more = part.row or part.why
+            lines.append(f"{text}  ({more})" if more else text)
         return "\n".join(lines)
 
 
@@ -136,7 +139,7 @@ def _part(step: Step, us: float) -> Part:
     if len(step.parts) > 1:
         way = "merged"
     why = step.why_stock if way == "torch" else ""
-    return Part(step.name, way, step.parts[0].where, us, _in_words(why))
+    return Part(step.name, way, step.row, step.parts[0].where, us, _in_words(why))
 
 
 def _in_words(why: str) -> str:

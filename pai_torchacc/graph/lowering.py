@@ -65,6 +65,10 @@ class Step:
     activation: int = 0
     ends: list[Value] = field(default_factory=list)
     """Values that torch's allocator gave memory, and that nobody reads any more."""
+    row: str | None = None
+    """The kernel of ours that it runs."""
+    is_told_where: bool = False
+    """It writes into the arena; others allocate what they make."""
     why_stock: str = ""
     """Of a call: why no row of ours does it."""
 
@@ -182,6 +186,11 @@ class _Plan:
         outputs = tuple(None if v is None else self.number(v) for v in step.outputs)
         ends = tuple(self.number(value) for value in step.ends)
         return getattr(self, f"_add_{step.kind}")(step, outputs, ends)
+
+    def last_row(self) -> tuple[str | None, bool]:
+        """Of the step added last: its row, and whether it is told where to write."""
+        row: tuple[str | None, bool] = self._c.plan_last_row(self.plan)
+        return row
 
     def _add_row(self, step: Step, outputs: Any, ends: Any) -> str | None:
         (node,) = step.parts
@@ -330,6 +339,8 @@ class _Chooser:
     def _takes(self, step: Step) -> bool:
         reason = self._scratch.add(step)
         step.why_stock = reason or ""
+        if reason is None:
+            step.row, step.is_told_where = self._scratch.last_row()
         return reason is None
 
     def _alone(self, node: Node) -> Step:
@@ -494,7 +505,7 @@ class _Storage:
             for value in step.outputs:
                 if value is None or value in self.lies_on or value in self._results:
                     continue
-                if step.kind in ("call", "linear"):
+                if not step.is_told_where:
                     steps[last[value]].ends.append(value)
                 else:
                     n_bytes = value.numel * value.dtype.itemsize

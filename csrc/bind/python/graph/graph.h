@@ -42,6 +42,7 @@ typedef struct ptac_step {
     int (*traverse)(const struct ptac_step *step, visitproc visit,
                     void *arg); /* or NULL */
     int n_ends, *ends;          /* values made that no later step reads, owned */
+    const ptac_kernel *row;     /* that it runs, or NULL */
 } ptac_step;
 
 typedef struct ptac_plan {

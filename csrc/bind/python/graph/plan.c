@@ -2,6 +2,7 @@
  * plan.c - plans as objects: made of values, given steps, run.
  */
 #include "bind/python/graph/graph.h"
+#include "bind/torch/rows/linear_act.h"
 
 #include <pthread.h>
 #include <string.h>
@@ -441,6 +442,25 @@ ptac_plan_outcome ptac_plan_run(PyObject *object, PyObject *const *tensors,
     if (*results)
         return PTAC_PLAN_DONE;
     return PyErr_Occurred() ? PTAC_PLAN_RAISED : PTAC_PLAN_GAVE_BACK;
+}
+
+/*
+ * plan_last_row(plan) -> of the step added last: the name of its row, or None; and
+ * whether it writes where it is told to, in place of memory that it allocates.
+ */
+PTAC_O(plan_last_row, object)
+{
+    const ptac_plan *plan = ptac_plan_of(object);
+    const ptac_kernel *row;
+
+    if (!plan)
+        return NULL;
+    row = plan->n_steps > 0 ? plan->steps[plan->n_steps - 1]->row : NULL;
+    return Py_BuildValue(
+        "zO", row ? row->name : NULL,
+        row && (row->op != PTAC_OP_LINEAR_ACT || ptac_linear_writes_into(row))
+            ? Py_True
+            : Py_False);
 }
 
 /*

@@ -39,13 +39,21 @@ static bool run(ptac_plan *plan, ptac_step *step)
         ptac_linear_size(&t, s->activation, false, &params, &call) ||
         ptac_linear_read(&t, &call))
         return false;
+    if (plan->values[s->output].kind != PTAC_VALUE_MADE) {
+        t.into = ptac_value_handle(plan, s->output);
+        if (!t.into)
+            return false;
+    }
     call.n_threads = ptac_the_host.n_threads();
     call.outputs[0].n_elements = params.m * params.n;
     if (!ptac_step_run_row(s->row, &call)) {
         at_drop_tensor(&t.y);
         return false;
     }
-    return ptac_value_take(plan, s->output, t.y);
+    if (!t.into)
+        return ptac_value_take(plan, s->output, t.y);
+    at_drop_tensor(&t.y);
+    return true;
 }
 
 /* A bias without gaps, or none. */
@@ -82,6 +90,9 @@ static const ptac_kernel *choose(ptac_plan *plan, const linear_step *s,
     row = ptac_probe(&call, why);
     if (row && (row->in_bf16 || ptac_products_are_lowered()))
         *why = PTAC_PRECISION;
+    if (row && !*why && plan->values[s->output].kind != PTAC_VALUE_MADE &&
+        !ptac_linear_writes_into(row))
+        *why = PTAC_ARGUMENT;
     return *why ? NULL : row;
 }
 
@@ -112,6 +123,7 @@ PTAC_ARGS(plan_linear, 5)
         PTAC_IN_FLIGHT;
         s->row = choose(plan, s, &why);
     }
+    s->step.row = s->row;
     if (s->row)
         return ptac_plan_add(plan, &s->step, args[4]);
     drop(&s->step);

@@ -105,6 +105,12 @@ static row_step *new_step(void)
     return s;
 }
 
+static PyObject *add(ptac_plan *plan, row_step *s, PyObject *ends)
+{
+    s->step.row = s->p.row;
+    return ptac_plan_add(plan, &s->step, ends);
+}
+
 /* Why there is no step, for Python; and the step, if one has been made, is dropped. */
 static PyObject *refuse(row_step *s, ptac_reason why)
 {
@@ -216,7 +222,7 @@ PTAC_ARGS(plan_row, 5)
         why = check_outputs(plan, s);
     if (!why)
         why = ptac_prepare_row(&s->p);
-    return why ? refuse(s, why) : ptac_plan_add(plan, &s->step, args[4]);
+    return why ? refuse(s, why) : add(plan, s, args[4]);
 }
 
 /* --- a convolution and what follows it -------------------------------------------- */
@@ -348,7 +354,7 @@ PTAC_ARGS(plan_conv, 7)
         why = halve(&s->p.outputs);
     if (!why)
         why = check_outputs(plan, s);
-    return why ? refuse(s, why) : ptac_plan_add(plan, &s->step, args[6]);
+    return why ? refuse(s, why) : add(plan, s, args[6]);
 }
 
 /* --- a norm ----------------------------------------------------------------------- */
@@ -429,7 +435,7 @@ PTAC_ARGS(plan_norm, 6)
         why = PTAC_LAYOUT;
     if (!why)
         s->p.row = ptac_probe(&s->p.call, &why);
-    return why ? refuse(s, why) : ptac_plan_add(plan, &s->step, args[5]);
+    return why ? refuse(s, why) : add(plan, s, args[5]);
 }
 
 /* --- pointwise -------------------------------------------------------------------- */
@@ -484,5 +490,5 @@ PTAC_ARGS(plan_pointwise, 6)
         why = flatten(&s->p.call);
     if (!why)
         s->p.row = ptac_probe(&s->p.call, &why);
-    return why ? refuse(s, why) : ptac_plan_add(plan, &s->step, args[5]);
+    return why ? refuse(s, why) : add(plan, s, args[5]);
 }

@@ -250,9 +250,19 @@ static const float *data_of(const ptac_matrix *a)
     return (const float *)at_data(a->tensor) + a->offset;
 }
 
-/* The product by our own way, a new matrix; *out stays NULL where it cannot. */
+/* Where a product of m x n is written: a handle of its own of that, or a new matrix. */
+static at_error make_room(at_tensor into, int64_t m, int64_t n, at_tensor *made)
+{
+    if (!into)
+        return ptac_new_matrix(m, n, made, NULL);
+    *made = at_share(into);
+    return *made == NULL;
+}
+
+/* The product by our own way; *out stays NULL where it cannot. */
 static at_error own_product(const ptac_product_way *way, const ptac_matrix *a,
-                            const ptac_matrix *b, at_tensor bias, at_tensor *out)
+                            const ptac_matrix *b, at_tensor bias, at_tensor into,
+                            at_tensor *out)
 {
     AT_OWNED at_tensor made = NULL;
     ptac_product p = {
@@ -273,7 +283,7 @@ static at_error own_product(const ptac_product_way *way, const ptac_matrix *a,
 
     if (way->accepts(&p))
         return 0;
-    if (ptac_new_matrix(p.m, p.n, &made, NULL))
+    if (make_room(into, p.m, p.n, &made))
         return 1;
     p.y = at_data(made);
     if (!way->run(&p))
@@ -284,6 +294,13 @@ static at_error own_product(const ptac_product_way *way, const ptac_matrix *a,
 at_error ptac_gemm_rows(ptac_gemm provider, const ptac_matrix *a, const ptac_matrix *b,
                         at_tensor bias, at_tensor *out, bool *has_bias)
 {
+    return ptac_gemm_rows_into(provider, a, b, bias, NULL, out, has_bias);
+}
+
+at_error ptac_gemm_rows_into(ptac_gemm provider, const ptac_matrix *a,
+                             const ptac_matrix *b, at_tensor bias, at_tensor into,
+                             at_tensor *out, bool *has_bias)
+{
     const int64_t m = a->sizes[0];
     const bool can = provider == PTAC_GEMM_ONEDNN && is_dense(b);
     const ptac_product_way *way = own_way(provider);
@@ -292,7 +309,7 @@ at_error ptac_gemm_rows(ptac_gemm provider, const ptac_matrix *a, const ptac_mat
 
     *out = NULL;
     *has_bias = true;
-    if (way && own_product(way, a, b, bias, out))
+    if (way && own_product(way, a, b, bias, into, out))
         return 1;
     if (*out)
         return 0;
@@ -301,7 +318,7 @@ at_error ptac_gemm_rows(ptac_gemm provider, const ptac_matrix *a, const ptac_mat
         return bf16_product(a, b, out);
     if (*has_bias)
         return onednn_rows(a, b, 0, m, bias, out);
-    if (ptac_new_matrix(m, b->sizes[0], &made, NULL))
+    if (make_room(can ? NULL : into, m, b->sizes[0], &made))
         return 1;
     for (int64_t n; can && (n = next_piece(m - first)) > 0; first += n)
         if (onednn_rows_into(a, b, first, n, made))

@@ -84,6 +84,14 @@ at_error ptac_gemm_rows(ptac_gemm provider, const ptac_matrix *a, const ptac_mat
                         at_tensor bias, at_tensor *out, bool *has_bias);
 
 /*
+ * The same into the memory of a contiguous matrix, which *out is then another handle
+ * of, by providers that can: BLAS and our own. NULL: a new one.
+ */
+at_error ptac_gemm_rows_into(ptac_gemm provider, const ptac_matrix *a,
+                             const ptac_matrix *b, at_tensor bias, at_tensor into,
+                             at_tensor *out, bool *has_bias);
+
+/*
  * *out = a b^T, a new contiguous [m, n], where the summed dimension follows the batch.
  */
 at_error ptac_gemm_sum(ptac_gemm provider, const ptac_matrix *a, const ptac_matrix *b,

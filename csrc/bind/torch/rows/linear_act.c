@@ -7,6 +7,8 @@
 #include "bind/torch/rows/bf16.h"
 #include "ops/product/product.h"
 
+#include <string.h>
+
 /*
  * With and without gradients, and an activation. On CUDA, where all have one, it may be
  * a kernel behind the product, and float32 be TF32.
@@ -246,7 +248,8 @@ static ptac_status forward(const ptac_call *call, ptac_gemm provider)
     const bool none = p->activation == PTAC_ACT_NONE;
     bool has_bias = false;
 
-    if (!ptac_gemm_rows(provider, &t->rows, &t->weight, t->bias, &t->y, &has_bias) &&
+    if (!ptac_gemm_rows_into(provider, &t->rows, &t->weight, t->bias, t->into, &t->y,
+                             &has_bias) &&
         ((none && (has_bias || !t->bias)) || !finish(t, p, has_bias)) &&
         !unfold(&t->y, &shape) && !unfold(&t->z, &shape))
         return PTAC_OK;
@@ -421,6 +424,11 @@ static bool packed_pays(const ptac_call *call)
         forward_##provider, ##__VA_ARGS__)                                             \
     PTAC_ROW(LINEAR_ACT_BACKWARD, way, PTAC_CLOSE, needs, ptac_accept_all,             \
              backward_##provider)
+
+bool ptac_linear_writes_into(const ptac_kernel *row)
+{
+    return strcmp(row->name, "onednn") != 0 && !row->in_bf16;
+}
 
 /* BLAS takes any product, oneDNN refuses small ones. */
 ROWS("blas", BLAS, PTAC_CLOSE, 0, ptac_accept_all, .rank = 1)

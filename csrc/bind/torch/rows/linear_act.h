@@ -18,6 +18,7 @@
 typedef struct ptac_linear_tensors {
     at_tensor x, w, bias;     /* bias may be NULL */
     ptac_matrix rows, weight; /* x and w as ptac_linear_read() reads them */
+    at_tensor into; /* where y is to lie, borrowed, or NULL; asked of inference alone */
     at_tensor y;
     at_tensor
         z; /* before the activation; made where the gradient needs it, else NULL */
@@ -36,6 +37,9 @@ typedef struct ptac_linear_gradients {
  * Leading dimensions folded into one; false where their rows lie at no single stride.
  */
 bool ptac_linear_fold(at_tensor tensor, const ptac_view *view, ptac_matrix *matrix);
+
+/* Whether a row of linear_act writes y where it is told to. */
+bool ptac_linear_writes_into(const ptac_kernel *row);
 
 /* Whether x or w of such a call lies so that it can be read. */
 bool ptac_linear_can_read(const ptac_view *matrix);
