@@ -26,7 +26,7 @@ from calling import (
 from torch import Tensor, nn
 
 import pai_torchacc as ptac
-from pai_torchacc import _C
+from pai_torchacc import _C, _host
 
 
 @pytest.fixture(autouse=True)
@@ -514,5 +514,5 @@ def test_what_the_interpreter_keeps_is_found() -> None:
     with on():
         from pai_torchacc.fusion.calls import module_call
 
-        assert module_call._learn_versions(_C)
+        assert _host.learns_type_versions(_C)
         assert module_call._learn_tracing(_C)

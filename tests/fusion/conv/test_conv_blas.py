@@ -71,6 +71,19 @@ def test_contract(name: str, with_bias: bool, n_threads: int) -> None:
         torch.set_num_threads(before)
 
 
+def library_goes_by_places(x: Tensor, w: Tensor) -> bool:
+    """Whether a product of torch's rounds otherwise where an image lies otherwise.
+
+    MKL's may on AMD's CPUs: it promises the same bits for the same alignment alone.
+    """
+    weight = w.flatten(1)
+    images = x.flatten(2)
+    return not all(
+        torch.equal(torch.mm(weight, image), torch.mm(weight, image.clone()))
+        for image in images
+    )
+
+
 @pytest.mark.parametrize("name", SIZES)
 def test_images_depend_neither_on_others_nor_on_threads(name: str) -> None:
     x, w, bias = drawn(name, torch.float32)
@@ -81,7 +94,11 @@ def test_images_depend_neither_on_others_nor_on_threads(name: str) -> None:
             alone = torch.cat([convolution(one[None], w, bias) for one in x])
             for n_threads in (1, 2):
                 torch.set_num_threads(n_threads)
-                assert torch.equal(convolution(x, w, bias), alone)
+                together = convolution(x, w, bias)
+                if library_goes_by_places(x, w):
+                    torch.testing.assert_close(together, alone)
+                else:
+                    assert torch.equal(together, alone)
     finally:
         torch.set_num_threads(before)
 
