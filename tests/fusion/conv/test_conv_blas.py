@@ -71,17 +71,16 @@ def test_contract(name: str, with_bias: bool, n_threads: int) -> None:
         torch.set_num_threads(before)
 
 
-def library_goes_by_places(x: Tensor, w: Tensor) -> bool:
-    """Whether a product of torch's rounds otherwise where an image lies otherwise.
+def library_goes_by_columns(x: Tensor, w: Tensor) -> bool:
+    """Whether a product of torch's rounds columns otherwise beside others.
 
-    MKL's may on AMD's CPUs: it promises the same bits for the same alignment alone.
+    MKL's does on AMD's CPUs, where its kernels are others for few columns.
     """
     weight = w.flatten(1)
     images = x.flatten(2)
-    return not all(
-        torch.equal(torch.mm(weight, image), torch.mm(weight, image.clone()))
-        for image in images
-    )
+    together = torch.mm(weight, torch.cat(list(images), 1))
+    alone = torch.cat([torch.mm(weight, image) for image in images], 1)
+    return not torch.equal(together, alone)
 
 
 @pytest.mark.parametrize("name", SIZES)
@@ -95,7 +94,7 @@ def test_images_depend_neither_on_others_nor_on_threads(name: str) -> None:
             for n_threads in (1, 2):
                 torch.set_num_threads(n_threads)
                 together = convolution(x, w, bias)
-                if library_goes_by_places(x, w):
+                if library_goes_by_columns(x, w):
                     torch.testing.assert_close(together, alone)
                 else:
                     assert torch.equal(together, alone)
