@@ -613,9 +613,7 @@ def plan_norm(
 def plan_linear(
     plan: Any, tensors: _Args, act: int, out: int, ends: _Ints, /
 ) -> _Why: ...
-def plan_pointwise(
-    plan: Any, op: str, tensors: _Ints, act: int, out: _Ints, ends: _Ints, /
-) -> _Why: ...
+def plan_sum(plan: Any, ab: _Ints, act: int, out: _Ints, ends: _Ints, /) -> _Why: ...
 def plan_call(
     p: Any,
     function: Any,

@@ -102,8 +102,8 @@ class Explanation:
         )
         for part in sorted(self.parts, key=lambda part: -part.us):
             text = f"{part.us:9.1f} us  {part.way:6}  {part.name}"
-            more = part.row or part.why
-            lines.append(f"{text}  ({more})" if more else text)
+            more = [part.row or part.why, Path(part.where).name]
+            lines.append(f"{text}  ({', '.join(filter(None, more))})")
         return "\n".join(lines)
 
 

@@ -58,7 +58,7 @@ class Step:
     """How one node, or a part of one, is run."""
 
     kind: str
-    """``row``, ``conv``, ``norm``, ``linear``, ``pointwise`` or ``call``."""
+    """``row``, ``conv``, ``norm``, ``linear``, ``sum`` or ``call``."""
     parts: list[Node]
     inputs: list[Value]
     outputs: list[Value | None]
@@ -223,11 +223,9 @@ class _Plan:
             self.plan, (x, weight, bias), step.activation, outputs[0], ends
         )
 
-    def _add_pointwise(self, step: Step, outputs: Any, ends: Any) -> str | None:
+    def _add_sum(self, step: Step, outputs: Any, ends: Any) -> str | None:
         tensors = tuple(self.number(value) for value in step.inputs)
-        return self._c.plan_pointwise(
-            self.plan, "add_act", tensors, step.activation, outputs, ends
-        )
+        return self._c.plan_sum(self.plan, tensors, step.activation, outputs, ends)
 
     def _add_call(self, step: Step, outputs: Any, ends: Any) -> str | None:
         (node,) = step.parts
@@ -400,7 +398,7 @@ class _Chooser:
 
     def _of_sum(self, node: Node) -> Iterator[Step]:
         total, act = node.parts
-        step = Step("pointwise", node.parts, list(total.inputs()), act.outputs, RELU)
+        step = Step("sum", node.parts, list(total.inputs()), act.outputs, RELU)
         if self._takes(step):
             yield step
             return
@@ -473,7 +471,7 @@ class _Storage:
         names = {part.name.split(".")[0] for part in step.parts}
         if step.kind in ("row", "call") and not names <= _ELEMENTWISE:
             return
-        firsts = step.parts[0].args[: 2 if step.kind == "pointwise" else 1]
+        firsts = step.parts[0].args[: 2 if step.kind == "sum" else 1]
         for x in firsts:
             if not isinstance(x, Value):
                 continue

@@ -52,6 +52,8 @@ class _Recorded:
     rebuild: Callable[[Any], Any] | None
     lowered: dict[Any, Lowered] = field(default_factory=dict)
     """By circumstances."""
+    is_merged: bool = False
+    """Our passes have been over the graph."""
 
 
 class Planned:
@@ -181,7 +183,8 @@ class Planned:
             self._recorded.clear()
             self._reset()
             if not self._c.planned_holds(self.entry):
-                self._refuse("hooks", CannotPlan("a module has hooks"))
+                text = "a module has hooks, or a class that changes"
+                self._refuse("hooks", CannotPlan(text))
                 return None
             self.refused.clear()
         elif self._generation != self._c.chooser_generation():
@@ -209,7 +212,7 @@ class Planned:
         if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
             return None
         if (recorded := self._recorded.get(key)) is not None:
-            self._lower(recorded, of_modules)  # for the next call
+            self._plan(key, recorded, of_modules)  # for the next call like it
             return None
         if len(self._recorded) >= MOST_PLANS:
             return None
@@ -262,12 +265,24 @@ class Planned:
         except CannotPlan as refusal:
             self._refuse(key, refusal)
             return returned
-        passes.run_all(graph)
-        recorded = _Recorded(described, graph, rebuild)
+        passes.run_of_users(graph)
         with self._lock:
+            recorded = _Recorded(described, graph, rebuild)
+            self._plan(key, recorded, of_modules)
             self._recorded[key] = recorded
-            self._lower(recorded, of_modules)
         return returned
+
+    def _plan(
+        self, key: Any, recorded: _Recorded, of_modules: dict[Place, Tensor]
+    ) -> None:
+        """Plan for circumstances like now; a fault of ours is a refusal and is told."""
+        try:
+            if not recorded.is_merged:
+                passes.run_ours(recorded.graph)
+                recorded.is_merged = True
+            self._lower(recorded, of_modules)
+        except Exception as error:
+            self._refuse(key, CannotPlan(f"no plan could be made: {error!r}"))
 
     def _lower(self, recorded: _Recorded, of_modules: dict[Place, Tensor]) -> None:
         """Make a plan for circumstances like now, unless there is one."""
@@ -319,32 +334,40 @@ class _State:
         self._before = [_held_by(module) for module in modules]
 
     def change(self) -> str | None:
-        """The name of an attribute that is another one, or holds others."""
+        """What is another object, or holds another one."""
         for module, before in zip(self._modules, self._before, strict=True):
             after = _held_by(module)
-            for name in before.keys() | after.keys():
-                one, other = before.get(name), after.get(name)
+            for what in before.keys() | after.keys():
+                one, other = before.get(what), after.get(what)
                 if isinstance(one, _Address) and one == other:
                     continue
                 if one is not other:
-                    return f"the attribute {name[-1]}"
+                    return " of ".join(str(part) for part in what)
         return None
 
 
-def _held_by(module: nn.Module) -> dict[tuple[str, ...], Any]:
-    """Attributes by name; of those that hold others, also these."""
-    found: dict[tuple[str, ...], Any] = {}
-    for name, tensor in module.__dict__["_parameters"].items():
-        if tensor is not None and is_dense(tensor):
-            found[name, "its gradient"] = tensor.grad
-            found[name, "its data"] = _Address(tensor.data_ptr())
+def _held_by(module: nn.Module) -> dict[tuple[Any, ...], Any]:
+    """By what it is called: attributes, what they hold, gradients and data."""
+    found: dict[tuple[Any, ...], Any] = {}
+    for home in _HOMES:
+        for name, tensor in module.__dict__[home].items():
+            if tensor is not None and is_dense(tensor):
+                found["the gradient", name] = tensor.grad
+                found["the data", name] = _Address(tensor.data_ptr())
     for name, value in module.__dict__.items():
-        found[name,] = value
+        found[f"the attribute {name}",] = value
+        items: Any = ()
         if isinstance(value, dict):
-            found.update({(name, repr(key)): item for key, item in value.items()})
-        if isinstance(value, list):
-            found.update({(name, str(i)): item for i, item in enumerate(value)})
+            items = value.items()
+        elif isinstance(value, list):
+            items = enumerate(value)
+        found.update({("item", _short(key), name): item for key, item in items})
     return found
+
+
+def _short(key: Any) -> Any:
+    """A key of the program's, without calling anything of it."""
+    return key if type(key) in (str, int) else id(key)
 
 
 def _may_see_functions(modules: list[nn.Module]) -> bool:

@@ -26,6 +26,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_flatten
 
+from pai_torchacc.graph import functional
 from pai_torchacc.graph.ir import Function, Graph, Node, Value, values_in
 from pai_torchacc.graph.lowering import DTYPE_CODES
 from pai_torchacc.graph.refusals import CannotPlan, where
@@ -44,12 +45,6 @@ _BATCH_NORMS = {
 
 
 _READS = frozenset({"numpy", "tolist", "apply_", "map_", "map2_"})
-
-_FUNCTIONAL = {
-    _aten.bernoulli_.float: _aten.bernoulli.p,
-    _aten.pow_.Scalar: _aten.pow.Tensor_Scalar,
-}
-"""Of operators in place whose other form is called otherwise."""
 
 _HIGHER_ORDER = f"{Path(torch.__file__).parent}{os.sep}_higher_order_ops{os.sep}"
 
@@ -441,11 +436,10 @@ class Recorder(TorchDispatchMode):
             for argument in values_in((*read_args[1:], *read_kwargs.values()))
         ):
             raise CannotPlan(f"{name} reads and writes overlapping views", place)
-        other = _that_does_not_write(func)
-        if other is None or not _are_alike(other, func):
+        other = functional.form_of(func)
+        if other is None:
             raise CannotPlan(f"{name} has no form that does not write", place)
-        if func in _FUNCTIONAL and read_args[1:] == ():
-            read_args = (*read_args, func._schema.arguments[1].default_value)
+        read_args = functional.completed(func, read_args)
         node = Node(other, read_args, read_kwargs, [], place)
         self._check_dtype(node, value, place)
 
@@ -466,21 +460,18 @@ class Recorder(TorchDispatchMode):
         """What is written in place keeps its dtype, whatever is written."""
         if all(read.dtype is value.dtype for read in node.inputs()):
             return
-        with torch._C._DisableTorchDispatch():
-            made = node.op(*_on_meta(node.args), **_on_meta(node.kwargs))
-        if made.dtype is not value.dtype:
+        if functional.result_of(node).dtype is not value.dtype:
             raise CannotPlan(f"{node.name} would give another dtype", place)
 
     def _write_part(self, node: Node, view: Value, key: int) -> None:
         """A node makes what a view is to hold: a new value of its whole memory."""
-        with torch._C._DisableTorchDispatch():
-            made = node.op(*_on_meta(node.args), **_on_meta(node.kwargs))
+        made = functional.result_of(node)
         part = Value(tuple(made.shape), made.stride(), made.dtype, node)
         node.outputs.append(part)
         base = view.root
         args = (base, part, view.sizes, view.strides, view.offset)
         whole = Value(base.sizes, base.strides, base.dtype)
-        whole.made_by = Node(_WITH_PART, args, {}, [whole], node.where)
+        whole.made_by = Node(functional.WITH_PART, args, {}, [whole], node.where)
         self.graph.nodes.append(whole.made_by)
         self._bases[key] = whole
         self._offsets[whole] = self._offsets[base]
@@ -498,32 +489,6 @@ def _current(func: Any) -> Any:
     return call
 
 
-def _with_part(
-    base: Tensor, part: Tensor, sizes: Any, strides: Any, offset: int
-) -> Tensor:
-    """A copy of a tensor that has other numbers in one of its views."""
-    whole = torch.empty_strided(base.shape, base.stride(), dtype=base.dtype)
-    whole.copy_(base)
-    whole.as_strided(sizes, strides, offset).copy_(part)
-    return whole
-
-
-_WITH_PART = Function("with_part", _with_part, True)
-
-
-def _on_meta(arguments: Any) -> Any:
-    """The same arguments with tensors that have no data."""
-    if isinstance(arguments, Value):
-        return torch.empty_strided(
-            arguments.sizes, arguments.strides, dtype=arguments.dtype, device="meta"
-        )
-    if isinstance(arguments, dict):
-        return {name: _on_meta(value) for name, value in arguments.items()}
-    if isinstance(arguments, list | tuple):
-        return type(arguments)(_on_meta(item) for item in arguments)
-    return arguments
-
-
 @functools.cache
 def _is_composite(func: Any) -> bool:
     """Torch's own kernel calls others; in inference mode they come to us as a whole."""
@@ -531,28 +496,8 @@ def _is_composite(func: Any) -> bool:
     return has_kernel(func.name(), "CompositeImplicitAutograd")
 
 
-def _are_alike(a: Any, b: Any) -> bool:
-    """Whether two overloads take the same arguments, and give a new tensor."""
-    kinds = [
-        [(argument.name, str(argument.type)) for argument in func._schema.arguments]
-        for func in (a, b)
-    ]
-    returns = a._schema.returns
-    return kinds[0] == kinds[1] and all(one.alias_info is None for one in returns)
-
-
 def _view_of(value: Value) -> Any:
     return value.sizes, value.strides, value.offset
-
-
-def _that_does_not_write(func: Any) -> Any:
-    """The overload that gives a new tensor, where there is one."""
-    if func in _FUNCTIONAL:
-        return _FUNCTIONAL[func]
-    name = func._schema.name.removeprefix("aten::")
-    packet = getattr(_aten, name.removesuffix("_"), None)
-    overload = func._schema.overload_name or "default"
-    return getattr(packet, overload, None) if name.endswith("_") else None
 
 
 def _is_plain_lookup(func: Any, args: Any) -> bool:

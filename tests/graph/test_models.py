@@ -264,7 +264,7 @@ def test_what_may_run_as_one_does() -> None:
     x = images(64)(torch.float32)
     with accelerated():
         warm(model, x)
-        assert kinds(model) == ["conv", "conv", "pointwise"]
+        assert kinds(model) == ["conv", "conv", "sum"]
         assert steps(model)[0] == "convolution + native_batch_norm + relu"
         convs, sums = hits("conv2d"), hits("add_act")
         by_plan(model, lambda: model(x))

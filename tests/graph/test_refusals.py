@@ -196,3 +196,17 @@ def test_the_report_counts_anew() -> None:
     assert planned_of(refused).counts()["reasons"] == {
         "a tensor's number is read in Python": 1
     }
+
+
+def test_a_fault_of_ours_is_told_and_the_call_is_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fails(*_: Any) -> None:
+        raise ValueError("planted")
+
+    monkeypatch.setattr("pai_torchacc.graph.planned.lower", fails)
+    optimized = ptac.optimize(lambda x: x + 1, on_refusal="warn")
+    with pytest.warns(RuntimeWarning, match="no plan could be made.*planted"):
+        close(optimized(torch.ones(3)), torch.full((3,), 2.0))
+    close(optimized(torch.ones(3)), torch.full((3,), 2.0))
+    assert counts(optimized) == (0, 0)

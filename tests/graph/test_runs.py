@@ -136,7 +136,7 @@ def test_modes_of_the_program_see_its_operators() -> None:
     assert counts(function) == (1, 0)
 
 
-def test_interrupted_threads_leave_a_plan_usable(net: Any) -> None:
+def test_a_plan_is_usable_after_threads_shared_it(net: Any) -> None:
     x = draw(0)
     warm(net, x)
     barrier = threading.Barrier(3)
@@ -229,9 +229,8 @@ def test_nothing_is_computed_for_nothing() -> None:
 
     for _ in range(2):
         function(torch.ones(3))
-    assert steps(function) == ["sin", "add_.Tensor", "add_.Tensor"] or steps(
-        function
-    ) == ["sin", "add.Tensor", "add_.Tensor"]
+    # Both sums are of one sine, and written over it.
+    assert steps(function) == ["sin", "add_.Tensor", "add_.Tensor"]
 
 
 def test_a_tensor_read_twice_is_not_written_over() -> None:

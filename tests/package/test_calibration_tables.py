@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -35,6 +36,17 @@ def test_every_family_has_its_table() -> None:
         table = calibration.find(model, isa, is_limited=False)
         assert table.name.partition("+")[0] == family
         assert table.least_ratio == calibration.FASTER
+
+
+def test_a_row_that_is_far_slower_is_no_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which the table's reader would refuse."""
+    case = SimpleNamespace(
+        op="mm", kind="nn", dtype="float32", work=(8, 8, 8), variants=[lambda: None]
+    )
+    monkeypatch.setattr(calibrate, "_may_be_named", lambda *_: True)
+    monkeypatch.setattr(calibrate, "_time_rows", lambda *_: {"scalar": (0.001, 9.0)})
+    (m,) = calibrate._measure_case(None, case, ["scalar"], 1, 1, 0.0)
+    assert 0 < m.ratio == calibrate.LEAST_RATIO
 
 
 def of_a_gpu(folder: Path) -> Path:

@@ -46,7 +46,13 @@ def unregister_pass(function: Pass) -> None:
     del _of_users[function.__name__]
 
 
-def run_all(graph: Graph) -> None:
-    """All passes, in order."""
-    for function in [*_of_users.values(), *_passes.values()]:
+def run_of_users(graph: Graph) -> None:
+    """Those that have been registered, in order."""
+    for function in list(_of_users.values()):
+        function(graph)
+
+
+def run_ours(graph: Graph) -> None:
+    """Then ours."""
+    for function in _passes.values():
         function(graph)

@@ -18,6 +18,21 @@ class Readers:
             value not in self._readers and value not in self._results
         )
 
+    def follower(self, node: Node) -> Node | None:
+        """What alone reads a node's first output, as its first argument, whole.
+
+        None where something else reads more of it than its own first output.
+        """
+        following = self.only(node.output)
+        if (
+            following is None
+            or not following.args
+            or following.args[0] is not node.output
+            or not all(self.is_unread(value) for value in following.outputs[1:])
+        ):
+            return None
+        return following
+
     def only(self, value: Value) -> Node | None:
         """The node that alone reads a value, which has memory and is no result."""
         nodes = self._readers.get(value, [])

@@ -35,20 +35,15 @@ def run(graph: Graph) -> None:
 
 def _parts(conv: Node, readers: Readers) -> list[Node]:
     parts = [conv]
-    for is_next in (_is_norm, _is_activation, _is_pool):
-        following = readers.only(parts[-1].output)
-        if (
-            following is not None
-            and following.args
-            and following.args[0] is parts[-1].output
-            and is_next(following)
-            and all(readers.is_unread(value) for value in following.outputs[1:])
-        ):
+    for is_next in (is_norm, _is_activation, _is_pool):
+        following = readers.follower(parts[-1])
+        if following is not None and is_next(following):
             parts.append(following)
     return parts
 
 
-def _is_norm(node: Node) -> bool:
+def is_norm(node: Node) -> bool:
+    """Batch normalization by running statistics."""
     return node.op in NORMS and all(isinstance(v, Value) for v in node.args[3:5])
 
 

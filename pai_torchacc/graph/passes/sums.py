@@ -16,12 +16,8 @@ def run(graph: Graph) -> None:
     for node in graph.nodes:
         if not _is_plain_sum(node):
             continue
-        following = readers.only(node.output)
-        if (
-            following is not None
-            and following.op is _aten.relu.default
-            and following.args[0] is node.output
-        ):
+        following = readers.follower(node)
+        if following is not None and following.op is _aten.relu.default:
             merger.merge("add_act", [node, following])
     merger.finish()
 

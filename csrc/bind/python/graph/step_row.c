@@ -438,7 +438,7 @@ PTAC_ARGS(plan_norm, 6)
     return why ? refuse(s, why) : add(plan, s, args[5]);
 }
 
-/* --- pointwise -------------------------------------------------------------------- */
+/* --- a sum ------------------------------------------------------------------------ */
 
 /* Dense tensors that lie alike are rows of their elements, whatever their order. */
 static ptac_reason flatten(ptac_call *call)
@@ -459,36 +459,36 @@ static ptac_reason flatten(ptac_call *call)
 }
 
 /*
- * plan_pointwise(plan, operator, (a, b), activation, output, ends): a row of add_act or
- * gated_act. The output may lie where an input does.
+ * plan_sum(plan, (a, b), activation, output, ends): a row of add_act. The output may
+ * lie where an input does.
  */
-PTAC_ARGS(plan_pointwise, 6)
+PTAC_ARGS(plan_sum, 5)
 {
     ptac_plan *plan = ptac_plan_of(args[0]);
-    const ptac_op op = ptac_op_from(args[1]);
-    const long act = PyLong_AsLong(args[3]);
+    const long act = PyLong_AsLong(args[2]);
     row_step *s = plan && !PyErr_Occurred() ? new_step() : NULL;
-    const Py_ssize_t n = PyTuple_Check(args[2]) ? PyTuple_Size(args[2]) : 0;
     ptac_reason why = PTAC_TAKE;
 
     if (!s)
         return NULL;
     PTAC_IN_FLIGHT;
     *(ptac_pointwise *)s->p.params = (ptac_pointwise){(ptac_act)act, false};
-    s->p.call = (ptac_call){.op = op, .n_outputs = 1, .params = s->p.params};
-    for (int i = 0; i < (int)n && i < 2 && !why; i++) {
-        s->inputs[i] = ptac_value_number(plan, PyTuple_GetItem(args[2], i));
+    s->p.call = (ptac_call){
+        .op = PTAC_OP_ADD_ACT, .n_inputs = 2, .n_outputs = 1, .params = s->p.params};
+    if (!PyTuple_Check(args[1]) || PyTuple_Size(args[1]) != 2)
+        why = PTAC_ARGUMENT;
+    for (int i = 0; i < 2 && !why; i++) {
+        s->inputs[i] = ptac_value_number(plan, PyTuple_GetItem(args[1], i));
         if (s->inputs[i] < 0)
             why = PTAC_ARGUMENT;
         else
             s->p.call.inputs[i] = plan->values[s->inputs[i]].view;
-        s->p.call.n_inputs = i + 1;
     }
     if (!why)
-        why = take_outputs(plan, s, args[4]);
+        why = take_outputs(plan, s, args[3]);
     if (!why)
         why = flatten(&s->p.call);
     if (!why)
         s->p.row = ptac_probe(&s->p.call, &why);
-    return why ? refuse(s, why) : add(plan, s, args[5]);
+    return why ? refuse(s, why) : add(plan, s, args[4]);
 }
