@@ -47,7 +47,10 @@ def install(c: Any, config: Config | None = None) -> str | None:
     import torch
     from torch.nn.modules import module as modules
 
+    from pai_torchacc.graph import dict_versions
+
     c.lend(get_default_dtype=torch.get_default_dtype)
+    c.dict_words_are_versions(dict_versions.are_told(c))
     hooks = (
         modules._global_backward_pre_hooks,
         modules._global_backward_hooks,

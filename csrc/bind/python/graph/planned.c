@@ -4,7 +4,6 @@
  */
 #include "bind/python/graph/graph.h"
 #include "bind/python/graph/guards.h"
-#include "bind/python/interpreter/dict_version.h"
 #include "bind/python/interpreter/vectorcall.h"
 
 #include <string.h>
@@ -448,7 +447,6 @@ PTAC_O(plans_open, hooks)
     if (!PyTuple_Check(hooks))
         return PyErr_Format(PyExc_TypeError, "a tuple is expected");
     ptac_keep(&hooks_of_all, hooks);
-    ptac_dict_version_learn();
     is_open = ptac_vectorcall_find();
     return PyBool_FromLong(is_open);
 }

@@ -9,10 +9,9 @@
 enum {
     COUNT_OFFSET = 16,
     VERSION_OFFSET = 24,
-    ROUNDS = 8,
 };
 
-static bool is_known;
+static bool is_trusted;
 
 static uint64_t word_at(PyObject *dict, int offset)
 {
@@ -24,48 +23,26 @@ static uint64_t word_at(PyObject *dict, int offset)
 
 uint64_t ptac_dict_version(PyObject *dict)
 {
-    return is_known ? word_at(dict, VERSION_OFFSET) : 0;
+    return is_trusted ? word_at(dict, VERSION_OFFSET) : 0;
 }
 
-/* One of the ways to change a dictionary, which has more of them each round. */
-static bool change(PyObject *dict, int round)
+/*
+ * dict_word(dict) -> what may be its version, behind the number of items; 0 where this
+ * is not found where it should be.
+ */
+PTAC_O(dict_word, dict)
 {
-    PTAC_OWNED PyObject *key = PyLong_FromLong(round);
-    PTAC_OWNED PyObject *fresh = PyList_New(0);
-
-    if (!key || !fresh)
-        return false;
-    return (round % 4 == 3 ? PyDict_DelItemString(dict, "name")
-                           : PyDict_SetItemString(dict, "name", fresh)) == 0 &&
-           PyDict_SetItem(dict, key, fresh) == 0;
+    if (!PyDict_Check(dict))
+        return PyErr_Format(PyExc_TypeError, "a dictionary is expected, not %R", dict);
+    if (sizeof(void *) != sizeof(uint64_t) ||
+        word_at(dict, COUNT_OFFSET) != (uint64_t)PyDict_Size(dict))
+        return PyLong_FromLong(0);
+    return PyLong_FromUnsignedLongLong(word_at(dict, VERSION_OFFSET));
 }
 
-/* New after a change, the same after a look, and another dictionary's is another. */
-static bool behaves(PyObject *dict, PyObject *other, int round)
+/* dict_words_are_versions(bool): what graph/dict_versions.py has found. */
+PTAC_O(dict_words_are_versions, are)
 {
-    const uint64_t before = word_at(dict, VERSION_OFFSET);
-    uint64_t changed;
-
-    if (!change(dict, round))
-        return false;
-    changed = word_at(dict, VERSION_OFFSET);
-    (void)PyDict_GetItemString(dict, "name");
-    return before != 0 && changed != before &&
-           changed == word_at(dict, VERSION_OFFSET) &&
-           changed != word_at(other, VERSION_OFFSET) &&
-           word_at(dict, COUNT_OFFSET) == (uint64_t)PyDict_Size(dict);
-}
-
-void ptac_dict_version_learn(void)
-{
-    PTAC_OWNED PyObject *dict = PyDict_New();
-    PTAC_OWNED PyObject *other = PyDict_New();
-    bool may_be = sizeof(void *) == sizeof(uint64_t) && dict && other &&
-                  PyDict_SetItemString(dict, "name", Py_None) == 0 &&
-                  PyDict_SetItemString(other, "name", Py_None) == 0;
-
-    for (int round = 0; may_be && round < ROUNDS; round++)
-        may_be = behaves(dict, other, round);
-    PyErr_Clear();
-    is_known = may_be;
+    is_trusted = are == Py_True;
+    Py_RETURN_NONE;
 }

@@ -1,8 +1,9 @@
 /*
  * dict_version.h - whether a dictionary is as it was.
  *
- * CPython up to 3.12 gives a dictionary a new number whenever it is changed. Whether it
- * does, and keeps the number behind the count of items, is tried out once.
+ * CPython up to 3.12 gives a dictionary a new number whenever it is changed (PEP 509),
+ * and keeps it behind the number of items. pai_torchacc/graph/dict_versions.py tries
+ * out whether the running one does.
  */
 #ifndef PTAC_BIND_PYTHON_INTERPRETER_DICT_VERSION_H
 #define PTAC_BIND_PYTHON_INTERPRETER_DICT_VERSION_H
@@ -14,8 +15,5 @@
  * dictionary has the same names with the same objects, in the same order.
  */
 uint64_t ptac_dict_version(PyObject *dict);
-
-/* Try it out. */
-void ptac_dict_version_learn(void);
 
 #endif
