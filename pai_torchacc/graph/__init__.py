@@ -10,7 +10,6 @@ eagerly; they stay optimized for when the switch is on again.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import sys
 from collections.abc import Callable
@@ -49,7 +48,11 @@ def install(c: Any, config: Config | None = None) -> str | None:
 
     from pai_torchacc.graph import dict_versions
 
-    c.lend(get_default_dtype=torch.get_default_dtype)
+    c.lend(
+        get_default_dtype=torch.get_default_dtype,
+        set_grad_enabled=torch._C._set_grad_enabled,
+        is_anomaly_enabled=torch.is_anomaly_enabled,
+    )
     c.dict_words_are_versions(dict_versions.are_told(c))
     hooks = (
         modules._global_backward_pre_hooks,
@@ -83,14 +86,15 @@ def optimize(
 ) -> Any:
     """Have a module or a function run by plans, and switch ``graph_optimization`` on.
 
-    A call whose tensors look like an earlier one's, without gradients, is replayed:
-    its operators run one after another from C, merged where a kernel does several at
-    once, in memory that is kept. By this call you promise that what Python does in the
-    module or function depends on nothing but what is compared at each call: the sizes,
-    strides and dtypes of tensors, other arguments, and the module tree with its
-    training flags, hooks and tensors. Parameters and buffers are read at each call, so
-    that training, loading and replacing them need no word. Of a function the modules in
-    its closure are such; other tensors that it reads are those of the recording.
+    A call whose tensors look like an earlier one's is replayed: its operators run one
+    after another from C, merged where a kernel does several at once, in memory that is
+    kept. Of a module calls without gradients are; a function may also be a whole
+    training step, with ``backward()`` and the optimizer's ``step()`` in it. By this
+    call you promise that what Python does in the module or function depends on nothing
+    but what is compared at each call: the sizes, strides and dtypes of tensors, other
+    arguments, what it reads by name, and modules with their training flags, hooks and
+    tensors. Parameters and buffers are read at each call, so that training, loading and
+    replacing them need no word. Other tensors that it reads are those of the recording.
 
     Parameters
     ----------
@@ -113,6 +117,11 @@ def optimize(
     Results are new tensors in each call. Up to eight kinds of calls have plans, others
     run eagerly, as do calls with a gradient to come, under autocast, a profiler, a mode
     or a transform of torch's, and while another thread runs the same plan.
+
+    A step leaves gradients, parameters, statistics and random streams as it would
+    without a plan; its results do not belong to autograd any more. Optimizers,
+    schedules, gradient scalers and ``clip_grad_norm_`` in it are called as ever, so
+    that their numbers may be changed at any time.
 
     Undone by :func:`unoptimize`, and for all at once by ``disable()``.
     """
@@ -139,7 +148,8 @@ def explain(target: Any, *args: Any, **kwargs: Any) -> Explanation:
 
     Makes the call about a hundred times, by a plan of its own and eagerly, without
     gradients, and measures. ``target`` is as before afterwards, and switches are, but
-    for ``graph_optimization``, which goes on. Random numbers are drawn.
+    for ``graph_optimization``, which goes on. Random numbers are drawn. A training step
+    trains: give it copies of the model and the optimizer.
 
     Parameters
     ----------
@@ -172,12 +182,12 @@ def explain(target: Any, *args: Any, **kwargs: Any) -> Explanation:
         raise RuntimeError(f"{NAME} is not active: {_switch.reason(NAME)}")
     if isinstance(target, nn.Module):
         name = type(target).__name__
-        call, roots = target._call_impl, [target]
+        call, root = target._call_impl, target
     else:
         target = getattr(target, "__wrapped__", target)
         name = getattr(target, "__qualname__", None) or type(target).__name__
-        call, roots = target, _modules_in(target)
-    planned = Planned(c, call, roots, name, "ignore", is_listed=False)
+        call, root = target, None
+    planned = Planned(c, call, root, name, "ignore", is_listed=False)
     return explained(planned, args, kwargs)
 
 
@@ -192,7 +202,7 @@ def _optimize_module(module: Any, on_refusal: Any) -> None:
             raise ValueError("this module is compiled, by module.compile()")
         unoptimize(module)
     name = type(module).__name__
-    planned = Planned(c, module._call_impl, [module], name, on_refusal)
+    planned = Planned(c, module._call_impl, module, name, on_refusal)
     module._compiled_call_impl = planned.entry
 
 
@@ -203,7 +213,7 @@ def _optimize_function(function: Any, on_refusal: Any) -> Any:
     if c is None:
         return function
     name = getattr(function, "__qualname__", None) or type(function).__name__
-    planned = Planned(c, function, _modules_in(function), name, on_refusal)
+    planned = Planned(c, function, None, name, on_refusal)
 
     @functools.wraps(function)
     def optimized(*args: Any, **kwargs: Any) -> Any:
@@ -220,17 +230,6 @@ def enable_graph_optimization() -> Handle:
     it run as ever. Undone by ``disable("graph_optimization")``.
     """
     return _switch.enable_one(NAME)
-
-
-def _modules_in(function: Any) -> list[Any]:
-    """Modules that a function has by its closure, or is a method of."""
-    from torch import nn
-
-    found = [getattr(function, "__self__", None)]
-    for cell in getattr(function, "__closure__", None) or ():
-        with contextlib.suppress(ValueError):  # of a name without a value yet
-            found.append(cell.cell_contents)
-    return [one for one in found if isinstance(one, nn.Module)]
 
 
 def _is_optimized(module: Any) -> bool:

@@ -109,13 +109,13 @@ class Explanation:
 
 def explain(planned: Planned, args: Any, kwargs: Any) -> Explanation:
     """Plan a call of its own, run it a few times each way, and tell."""
-    with torch.no_grad():
-        for _ in range(3):
+    with torch.set_grad_enabled(planned.may_train()):
+        for _ in range(4):
             planned.entry(*args, **kwargs)
         counted, plans = planned.counts(), planned.plans()
         if not counted["planned_calls"] or not plans:
             return Explanation(planned.name, counted["reasons"])
-        graph, lowered = plans[0]
+        graph, lowered = plans[-1]
         times = planned.times(graph, lowered, args, kwargs, _BLOCKS)
         eager_us, planned_us = _timed(
             lambda: planned.eager(*args, **kwargs),

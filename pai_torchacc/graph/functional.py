@@ -68,6 +68,18 @@ def _with_part(
 WITH_PART = Function("with_part", _with_part, True)
 
 
+def on_a_copy(func: Any) -> Function:
+    """An operator in place that writes to a copy, which lies as its tensor does."""
+
+    def call(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        made: Tensor = func(tensor.clone(), *args, **kwargs)
+        return made
+
+    name = func._schema.name.removeprefix("aten::")
+    is_pure = torch.Tag.nondeterministic_seeded not in func.tags
+    return Function(name, call, is_pure, tuple(func.tags))
+
+
 def _on_meta(arguments: Any) -> Any:
     """The same arguments with tensors that have no data."""
     if isinstance(arguments, Value):

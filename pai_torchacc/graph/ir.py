@@ -30,6 +30,8 @@ class Value:
     """The value in whose memory it lies, which has none itself."""
     offset: int = 0
     """Of a view: elements from the base's first."""
+    over: Value | None = None
+    """What the same memory held before: it is a parameter's, say, which lives on."""
 
     @property
     def root(self) -> Value:
@@ -43,6 +45,23 @@ class Value:
         for size in self.sizes:
             product *= size
         return product
+
+    def first(self) -> Value:
+        """What its memory held at the beginning of the call."""
+        value = self
+        while value.over is not None:
+            value = value.over
+        return value
+
+    def is_dense(self) -> bool:
+        """There are no gaps between its elements, and none lies on another."""
+        return self.end() == self.numel and 0 not in self.strides
+
+    def is_whole(self) -> bool:
+        """It has all elements of its memory, perhaps in another order."""
+        root = self.root
+        are_dense = self.end() == root.end() == self.numel == root.numel
+        return self.base is None or (self.offset == 0 and are_dense)
 
     def end(self) -> int:
         """One more than its last element, counted from its first."""
@@ -60,6 +79,10 @@ class Value:
             expected *= size
         return True
 
+    def is_matrix(self) -> bool:
+        """Of two dimensions."""
+        return len(self.sizes) == 2  # noqa: PLR2004
+
     def looks_like(self, other: Value) -> bool:
         """The same geometry and dtype."""
         mine = self.sizes, self.strides, self.dtype
@@ -72,10 +95,17 @@ class Function:
 
     name: str
     _op: Any
-    """Called with the node's arguments; it writes to none of them."""
+    """Called with the node's arguments; it writes to none of them, unless the node says
+    so."""
     is_pure: bool
     """It depends on nothing else, and draws no random numbers."""
     tags: tuple[Any, ...] = ()
+    is_foreign: bool = False
+    """It is the program's, and may do anything."""
+
+
+GRADIENTS = Function("gradients", None, False)
+"""Has parameters have gradients: ``args`` are the ones and the others, or None."""
 
 
 @dataclass(eq=False)
@@ -93,6 +123,8 @@ class Node:
     """``file:line`` of the program."""
     parts: list[Node] = field(default_factory=list)
     """Of several: the operators, in order, each the only reader of the one before."""
+    writes: list[Value] = field(default_factory=list)
+    """What lives on and is written, as it is afterwards: values with an ``over``."""
 
     @property
     def name(self) -> str:
@@ -105,9 +137,10 @@ class Node:
 
     def is_random(self) -> bool:
         """Whether it draws random numbers."""
-        if isinstance(self.op, str | Function):
+        if isinstance(self.op, str):
             return False
-        return torch.Tag.nondeterministic_seeded in self.op.tags and self._drops_out()
+        may = torch.Tag.nondeterministic_seeded in self.op.tags
+        return may and (isinstance(self.op, Function) or self._drops_out())
 
     def _drops_out(self) -> bool:
         """Of an operator that may: its probability is not zero."""
@@ -122,7 +155,8 @@ class Node:
         if isinstance(self.op, Function):
             return self.op.is_pure
         return (
-            not self.is_random()
+            not self.writes
+            and not self.is_random()
             and any(value is not None for value in self.outputs)
             and (isinstance(self.op, str) or self.op.namespace == "aten")
         )
@@ -156,6 +190,10 @@ class Graph:
     constants: dict[Value, Any] = field(default_factory=dict)
     """Tensors that nobody else has."""
 
+    def has_effects(self) -> bool:
+        """Whether it does more than to compute its results."""
+        return any(node.writes or node.op is GRADIENTS for node in self.nodes)
+
     def readers(self) -> dict[Value, list[Node]]:
         """For each value with memory: the nodes that read it, also through views."""
         found: dict[Value, list[Node]] = {}
@@ -167,16 +205,21 @@ class Graph:
         return found
 
     def result_roots(self) -> set[Value]:
-        """The values in whose memory the results lie."""
-        return {value.root for value in self.results}
+        """The values in whose memory results lie, and gradients: others have them."""
+        roots = {value.root for value in self.results}
+        for node in self.nodes:
+            if node.op is GRADIENTS:
+                roots |= {value.root for value in values_in(node.args[1])}
+        return roots
 
     def __str__(self) -> str:
         """The nodes, a line each, for people."""
         names: dict[Value, str] = {}
         for i, value in enumerate(self.inputs):
             names[value] = f"input{i}"
-        for (module, _, name), value in self.places.items():
+        for (module, home, name), value in self.places.items():
             names[value] = f"module{module}.{name}"
+            names[value] += ".grad" if home == "gradients" else ""
         for i, (_, value) in enumerate(self.held):
             names[value] = f"held{i}"
         for i, value in enumerate(self.constants):
@@ -186,8 +229,9 @@ class Graph:
             for k, value in enumerate(node.outputs):
                 if value is not None:
                     names[value] = f"v{i}" if k == 0 else f"v{i}.{k}"
+            names.update((v, _name_of(v.first(), names)) for v in node.writes)
             read = ", ".join(_name_of(value, names) for value in node.inputs())
-            made = node.outputs[0]
+            made = node.outputs[0] if node.outputs else None
             shape = "x".join(map(str, made.sizes)) if made is not None else ""
             lines.append(f"v{i} = {node.name}({read})  # {shape} {node.where}".rstrip())
         given = ", ".join(_name_of(value, names) for value in self.results)
@@ -197,6 +241,13 @@ class Graph:
 def _name_of(value: Value, names: dict[Value, str]) -> str:
     name = names.get(value.root, "?")
     return name if value.base is None else f"view of {name}"
+
+
+def is_same(a: Any, b: Any) -> bool:
+    """Two arguments are equal, or views of one value that look alike."""
+    if not (isinstance(a, Value) and isinstance(b, Value)):
+        return bool(a == b) and type(a) is type(b)
+    return a.root is b.root and a.offset == b.offset and a.looks_like(b)
 
 
 def values_in(arguments: Any) -> Iterator[Value]:
@@ -234,6 +285,9 @@ def replace_values(graph: Graph, by: dict[Value, Value]) -> None:
             one.kwargs = {
                 name: replaced(one.kwargs[name], views) for name in one.kwargs
             }
+        for value in node.writes:
+            if value.over in by:
+                value.over = by[value.over].root
     graph.results = [views.get(value, value) for value in graph.results]
 
 

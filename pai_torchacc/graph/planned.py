@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -15,6 +16,8 @@ from pai_torchacc import _frames
 from pai_torchacc.graph import passes
 from pai_torchacc.graph.ir import Graph
 from pai_torchacc.graph.lowering import Lowered, RowsChanged, lower
+from pai_torchacc.graph.memories import Place
+from pai_torchacc.graph.names import Names, names_of
 from pai_torchacc.graph.recording import Leave, Recorder
 from pai_torchacc.graph.refusals import CannotPlan
 from pai_torchacc.graph.signature import (
@@ -22,6 +25,7 @@ from pai_torchacc.graph.signature import (
     describe,
     is_dense,
     key_of,
+    objects_in,
     results_of,
 )
 
@@ -33,11 +37,23 @@ MOST_PLANS = 8
 MOST_REFUSED = 64
 """Kinds of calls that are remembered as such that cannot be planned."""
 
+MOST_REFUSED_ON_END = 3
+"""Calls that are looked at, one after another, though none can be planned."""
+
+MOST_RESTED = 256
+"""Calls that nobody looks at, behind such that could not be planned."""
+
+_MOST_GIVEN = 16
+"""Of modules and optimizers among arguments, which are under guard as well."""
+
+_MOST_CHANGES = 8
+"""Of modules and names, call by call, after which it is waited for an end of them."""
+
 _HOMES = ("_parameters", "_buffers")
 """Where modules have tensors, as ``graph/guards.h`` numbers them."""
 
-Place = tuple[int, str, str]
-"""A module of those under guard, one of _HOMES, and a name there."""
+GRADIENTS_HOME = "gradients"
+"""Behind these: the gradients of the first."""
 
 everything: weakref.WeakSet[Planned] = weakref.WeakSet()
 """All that is alive, for the report."""
@@ -50,6 +66,8 @@ class _Recorded:
     described: tuple[Described, Described]
     graph: Graph
     rebuild: Callable[[Any], Any] | None
+    learnt: tuple[Any, ...] | None
+    """A training step's parameters, as the extension wants them."""
     lowered: dict[Any, Lowered] = field(default_factory=dict)
     """By circumstances."""
     is_merged: bool = False
@@ -65,34 +83,44 @@ class Planned:
         The extension.
     eager : callable
         What calls do without a plan.
-    roots : list of Module
-        Whose trees are under guard.
+    root : Module or None
+        Whose tree is under guard; else what ``eager`` reads by name is.
     name : str
         For the report.
     on_refusal : {"warn", "raise", "ignore"}
         What a call does that cannot be planned, the first time.
     is_listed : bool
         Have the report tell of it.
+    is_functional : bool
+        ``eager`` is a graph of operators alone, whose caller knows which results lie in
+        its arguments' memory, and of two that overlap neither is written.
     """
 
     def __init__(
         self,
         c: Any,
         eager: Callable[..., Any],
-        roots: list[nn.Module],
+        root: nn.Module | None,
         name: str,
         on_refusal: OnRefusal,
         is_listed: bool = True,
+        is_functional: bool = False,
     ):
         self._c = c
         self.eager = eager
-        self._roots = roots
+        self._root = root
+        self._is_functional = is_functional
+        self._names = Names()
+        self._given: list[Any] = []
         self.on_refusal = on_refusal
         self.name = name
         self._recorded: dict[Any, _Recorded] = {}
         self.refused: dict[Any, CannotPlan] = {}
+        self._first: set[Any] = set()
         self._generation = -1
-        self._given_up: CannotPlan | None = None
+        self._n_refused = self._n_changes = self._n_hits = 0
+        self._latest: CannotPlan | None = None
+        """For which calls rest."""
         self._lock = threading.Lock()
         self.entry = c.planned_make(eager, self._miss)
         self._reset()
@@ -101,14 +129,15 @@ class Planned:
 
     def counts(self) -> dict[str, Any]:
         """Plans, calls by plan, others, and why these were none."""
-        plans, hits, misses, given_back, busy, aside = self._c.planned_counts(
-            self.entry
-        )
+        counted = self._c.planned_counts(self.entry)
+        plans, hits, misses, given_back, busy, rested, aside = counted
         reasons = dict(aside)
         if busy:
             reasons["another thread ran the plan"] = busy
         for refusal in list(self.refused.values()):
             reasons[refusal.reason] = reasons.get(refusal.reason, 0) + refusal.n_calls
+        if rested and self._latest is not None:
+            reasons[self._latest.reason] = reasons.get(self._latest.reason, 0) + rested
         return {
             "plans": plans,
             "planned_calls": hits,
@@ -124,13 +153,17 @@ class Planned:
         tensors: list[Tensor] = []
         describe(args, tensors)
         describe(kwargs, tensors)
-        of_modules = _tensors_of(self._modules())
-        given = (
-            *tensors,
-            *(of_modules[place] for place in graph.places),
-            *(tensor for tensor, _ in graph.held),
-        )
-        runs = [self._c.plan_times(lowered.plan, given) for _ in range(n_runs)]
+        runs = []
+        for _ in range(n_runs):
+            of_modules = _tensors_of(self._modules())
+            of_modules |= _gradients_of(_learnt_in(of_modules))
+            given = (
+                *tensors,
+                *(of_modules[place] for place in graph.places),
+                *(tensor for tensor, _ in graph.held),
+            )
+            with torch.no_grad():
+                runs.append(self._c.plan_times(lowered.plan, given))
         return [min(times) / 1e3 for times in zip(*filter(None, runs), strict=True)]
 
     def count_anew(self) -> None:
@@ -160,42 +193,40 @@ class Planned:
 
     def _reset(self) -> None:
         """Put modules under guard as they are, and forget plans, but not recordings."""
+        if self._root is None:
+            self._names = names_of(self.eager, self._given)
         modules = self._modules()
         self._is_odd = not all(
             vars(module).keys() >= {*_HOMES, "_modules", "training"}
             for module in modules
         )
-        self._c.planned_reset(self.entry, [] if self._is_odd else modules)
+        self._c.planned_reset(
+            self.entry, [] if self._is_odd else modules, self._names.bindings
+        )
         self._generation = self._c.chooser_generation()
+        self._n_refused = 0
         for recorded in self._recorded.values():
             recorded.lowered.clear()
 
     def _modules(self) -> list[nn.Module]:
-        trees = (module for root in self._roots for module in root.modules())
+        roots = self._names.modules if self._root is None else [self._root]
+        trees = (module for root in roots for module in root.modules())
         return list(dict.fromkeys(trees))
 
     def _prepare(self, args: Any, kwargs: Any) -> Callable[[], Any] | None:
         """What makes the call, and plans it; None where it should just be made."""
-        if self._given_up is not None:
-            self._given_up.n_calls += 1
+        if not self._is_renewed(args, kwargs):
             return None
-        if not self._c.planned_holds(self.entry):
-            self._recorded.clear()
-            self._reset()
-            if not self._c.planned_holds(self.entry):
-                text = "a module has hooks, or a class that changes"
-                self._refuse("hooks", CannotPlan(text))
-                return None
-            self.refused.clear()
-        elif self._generation != self._c.chooser_generation():
-            self._reset()
-        if self._is_odd:
-            self._refuse("odd", CannotPlan("a module goes ways of its own"))
+        if (why := self._why_never()) is not None:
+            self._refuse(why, CannotPlan(why))
             return None
-        if torch.is_grad_enabled() and self._learns():
+        learns = torch.is_grad_enabled() and self._learns()
+        if learns and self._root is not None:
             return None
         tensors: list[Tensor] = []
         of_modules = _tensors_of(self._modules())
+        learnt = _learnt_in(of_modules) if learns else None
+        of_modules |= _gradients_of(learnt or {})
         try:
             described = describe(args, tensors), describe(kwargs, tensors)
         except CannotPlan as refusal:
@@ -205,41 +236,92 @@ class Planned:
             key_of(described, tensors, of_modules),
             torch.is_grad_enabled(),
             torch.get_default_dtype(),
+            learnt and tuple(_as_learnt(learnt)),
         )
-        if key in self.refused:
-            self.refused[key].n_calls += 1
+        refusal = self.refused.get(key)
+        if refusal is not None and not refusal.is_of_first:
+            self._refuse(key, refusal)
             return None
         if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
             return None
         if (recorded := self._recorded.get(key)) is not None:
             self._plan(key, recorded, of_modules)  # for the next call like it
             return None
-        if len(self._recorded) >= MOST_PLANS:
+        if sys.getprofile() is not None:
             return None
-        return lambda: self._record(key, described, tensors, of_modules, args, kwargs)
+        if len(self._recorded) >= MOST_PLANS:
+            self._refuse("kinds", CannotPlan(f"of more than {MOST_PLANS} kinds"))
+            return None
+        call = _Call(key, described, tensors, of_modules, learnt, args, kwargs)
+        return lambda: self._record(call)
+
+    def may_train(self) -> bool:
+        """It is a function that a gradient's parameter is known of."""
+        return self._root is None and self._learns()
+
+    def _why_never(self) -> str | None:
+        if not self._names.are_all:
+            return "it reads more names than are compared"
+        return "a module goes ways of its own" if self._is_odd else None
+
+    def _is_renewed(self, args: Any, kwargs: Any) -> bool:
+        """Have all be under guard as it is; False where that is in vain."""
+        if not self._c.planned_holds(self.entry) or self._take_given(args, kwargs):
+            self._recorded.clear()
+            self._reset()
+            if not self._c.planned_holds(self.entry):
+                text = "a module has hooks, or a class that changes"
+                self._refuse("hooks", CannotPlan(text))
+                return False
+            self.refused.clear()
+            return not self._is_restless()
+        if self._generation != self._c.chooser_generation():
+            self._reset()
+        return True
+
+    def _is_restless(self) -> bool:
+        """Modules or names change from call to call: no plan was ever used."""
+        n_hits = self._c.planned_counts(self.entry)[1]
+        self._n_changes = self._n_changes + 1 if n_hits == self._n_hits else 0
+        self._n_hits = n_hits
+        if self._n_changes < _MOST_CHANGES:
+            return False
+        self._latest = CannotPlan("modules or names change from call to call")
+        self._c.planned_rest(self.entry, MOST_RESTED)
+        return True
+
+    def _take_given(self, args: Any, kwargs: Any) -> bool:
+        """Have modules and optimizers among arguments be under guard; if any is new."""
+        given = objects_in((args, kwargs))
+        known = set(map(id, self._given))
+        new = [one for one in given if id(one) not in known]
+        if self._root is None and new:
+            self._given = [*self._given, *new][-_MOST_GIVEN:]
+        return self._root is None and bool(new)
 
     def _learns(self) -> bool:
         """A gradient of a module's parameter would be asked for."""
         return any(
-            parameter.requires_grad
-            for root in self._roots
-            for parameter in root.parameters()
+            parameter is not None and parameter.requires_grad
+            for module in self._modules()
+            for parameter in vars(module)["_parameters"].values()
         )
 
-    def _record(
-        self,
-        key: Any,
-        described: tuple[Described, Described],
-        tensors: list[Tensor],
-        of_modules: dict[Place, Tensor],
-        args: Any,
-        kwargs: Any,
-    ) -> Any:
+    def _record(self, call: _Call) -> Any:
         """Make the call, look at it, and plan its like."""
+        key, args, kwargs = call.key, call.args, call.kwargs
         modules = self._modules()
-        before = _State(modules)
+        before = _State(modules, is_step=call.learnt is not None)
+        learning = _learning(call.learnt)
         try:
-            recorder = Recorder(tensors, of_modules, _may_see_functions(modules))
+            recorder = Recorder(
+                call.tensors,
+                call.of_modules,
+                call.learnt is not None or _may_see_functions(modules),
+                call.learnt,
+                self._objects(args, kwargs),
+                self._is_functional,
+            )
         except CannotPlan as refusal:
             self._refuse(key, refusal)
             return self.eager(*args, **kwargs)
@@ -247,30 +329,43 @@ class Planned:
             with recorder:
                 returned = self.eager(*args, **kwargs)
         except Leave as refusal:
+            recorder.forget()
             self._refuse(key, refusal)
             return self.eager(*args, **kwargs)
         try:
             if recorder.refusal is not None:
                 raise recorder.refusal
             if (changed := before.change()) is not None:
-                # Guards would find that at each call.
-                self._given_up = CannotPlan(f"forward changes {changed}")
-                raise self._given_up
-            if (describe(args, []), describe(kwargs, [])) != described:
+                raise CannotPlan(f"forward changes {changed}")
+            if not self._c.planned_holds(self.entry):
+                raise CannotPlan("a name or a container changes")
+            if _learning(call.learnt) != learning:
+                raise CannotPlan("the step changes what learns, or grad mode")
+            if (describe(args, []), describe(kwargs, [])) != call.described:
                 raise CannotPlan("forward changes its arguments")
-            results, rebuild = results_of(returned)
+            results, rebuild = results_of(returned, call.learnt is not None)
             graph = recorder.finish(results)
             if not graph.nodes:
                 raise CannotPlan("no operator of torch's was called")
         except CannotPlan as refusal:
             self._refuse(key, refusal)
             return returned
+        finally:
+            recorder.forget()
         passes.run_of_users(graph)
+        learnt = call.learnt and call.key[-1]
         with self._lock:
-            recorded = _Recorded(described, graph, rebuild)
-            self._plan(key, recorded, of_modules)
+            recorded = _Recorded(call.described, graph, rebuild, learnt)
+            self._plan(key, recorded, call.of_modules)
             self._recorded[key] = recorded
+            self.refused.pop(key, None)
+            self._n_refused = 0
         return returned
+
+    def _objects(self, args: Any, kwargs: Any) -> list[Any]:
+        """What the call reaches by name and by argument."""
+        named = [object for _, _, object in self._names.bindings]
+        return [*named, *objects_in((args, kwargs))]
 
     def _plan(
         self, key: Any, recorded: _Recorded, of_modules: dict[Place, Tensor]
@@ -303,16 +398,25 @@ class Planned:
             lowered.plan,
             recorded.rebuild,
             generation,
+            recorded.learnt,
         )
         if is_added:
             recorded.lowered[now] = lowered
 
     def _refuse(self, key: Any, refusal: CannotPlan) -> None:
-        if key in self.refused:
-            self.refused[key].n_calls += 1
+        self._n_refused += 1
+        n_more = min(self._n_refused - MOST_REFUSED_ON_END, 16)
+        if n_more > 0:
+            self._c.planned_rest(self.entry, min(2**n_more, MOST_RESTED))
+        self._latest = self.refused.get(key, refusal)
+        if key in self.refused and not self._latest.is_of_first:
+            self._latest.n_calls += 1
             return
         if len(self.refused) >= MOST_REFUSED:
             del self.refused[next(iter(self.refused))]
+        if refusal.is_of_first and key in self._first:
+            refusal.is_of_first = False
+        self._first.add(key)
         self.refused[key] = refusal.with_traceback(None)
         refusal.__context__ = None  # which would keep frames, and tensors there
         text = f"{self.name} runs eagerly: {refusal}"
@@ -322,6 +426,20 @@ class Planned:
             _frames.warn_once(f"pai_torchacc: {text}", key=text)
 
 
+@dataclass
+class _Call:
+    """A call that is to be recorded."""
+
+    key: Any
+    described: tuple[Described, Described]
+    tensors: list[Tensor]
+    of_modules: dict[Place, Tensor]
+    learnt: dict[Place, Tensor] | None
+    """Parameters of the modules, where it is a training step."""
+    args: Any
+    kwargs: Any
+
+
 class _Address(int):
     """Where a tensor's data lies."""
 
@@ -329,8 +447,9 @@ class _Address(int):
 class _State:
     """What modules hold, so that a change shows; it is kept alive meanwhile."""
 
-    def __init__(self, modules: list[nn.Module]):
+    def __init__(self, modules: list[nn.Module], is_step: bool):
         self._modules = modules
+        self._is_step = is_step
         self._before = [_held_by(module) for module in modules]
 
     def change(self) -> str | None:
@@ -340,6 +459,8 @@ class _State:
             for what in before.keys() | after.keys():
                 one, other = before.get(what), after.get(what)
                 if isinstance(one, _Address) and one == other:
+                    continue
+                if self._is_step and what[0] in ("the gradient", "the data"):
                     continue
                 if one is not other:
                     return " of ".join(str(part) for part in what)
@@ -380,14 +501,41 @@ def _may_see_functions(modules: list[nn.Module]) -> bool:
 
 def _places(used: list[Place], of_modules: dict[Place, Tensor]) -> tuple[Any, ...]:
     """As the extension wants them; of a tied tensor all its places are looked at."""
-    found = [(module, _HOMES.index(home), name, -1) for module, home, name in used]
+    homes = (*_HOMES, GRADIENTS_HOME)
+    found = [(module, homes.index(home), name, -1) for module, home, name in used]
     for i, place in enumerate(used):
         found += [
-            (module, _HOMES.index(home), name, i)
+            (module, homes.index(home), name, i)
             for (module, home, name), tensor in of_modules.items()
             if tensor is of_modules[place] and (module, home, name) != place
         ]
     return tuple(found)
+
+
+def _learnt_in(of_modules: dict[Place, Tensor]) -> dict[Place, Tensor]:
+    return {place: t for place, t in of_modules.items() if place[1] == _HOMES[0]}
+
+
+def _gradients_of(learnt: dict[Place, Tensor]) -> dict[Place, Tensor]:
+    """Those that there are, each at the place of its parameter."""
+    return {
+        (module, GRADIENTS_HOME, name): parameter.grad
+        for (module, _, name), parameter in learnt.items()
+        if parameter.is_leaf and parameter.grad is not None
+    }
+
+
+def _learning(learnt: dict[Place, Tensor] | None) -> Any:
+    """What a step must leave as it is."""
+    flags = [parameter.requires_grad for parameter in (learnt or {}).values()]
+    return flags, torch.is_grad_enabled()
+
+
+def _as_learnt(learnt: dict[Place, Tensor]) -> Iterator[tuple[Any, ...]]:
+    """(module, name, learns, has no gradient before, address) of each."""
+    for (module, _, name), parameter in learnt.items():
+        has_none = parameter.is_leaf and parameter.grad is None
+        yield module, name, parameter.requires_grad, has_none, id(parameter)
 
 
 def _tensors_of(modules: list[nn.Module]) -> dict[Place, Tensor]:

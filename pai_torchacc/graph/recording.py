@@ -1,8 +1,7 @@
 """Recording one call: torch's dispatcher shows each operator while it runs.
 
 The call is made as ever, by torch, and returns what it returns. Of what it makes
-nothing is kept alive: storages are known by weak references, and of tensors only the
-geometry stays.
+nothing is kept alive, see ``memories.py``.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import functools
 import gc
 import os
 import sys
-import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,16 +19,15 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
-from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_flatten
 
 from pai_torchacc.graph import functional
 from pai_torchacc.graph.ir import Function, Graph, Node, Value, values_in
-from pai_torchacc.graph.lowering import DTYPE_CODES
+from pai_torchacc.graph.memories import Memories, Place, check_plain, key_of
 from pai_torchacc.graph.refusals import CannotPlan, where
-from pai_torchacc.graph.signature import is_dense
+from pai_torchacc.graph.training import Training
 
 _aten = torch.ops.aten
 
@@ -43,6 +40,9 @@ _BATCH_NORMS = {
 }
 """Normalization, and which argument says that running statistics are written."""
 
+
+_ASK_AUTOGRAD = {_aten.mkldnn_rnn_layer.default}
+"""Operators that give less without autograd, which replays are made without."""
 
 _READS = frozenset({"numpy", "tolist", "apply_", "map_", "map2_"})
 
@@ -77,8 +77,11 @@ class _Functions(TorchFunctionMode):
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
+        if self._recorder.is_paused():
+            return func(*args, **kwargs)
         name = getattr(func, "__name__", "")
-        if name in _WHOLE and not kwargs.get("return_indices"):
+        is_whole = name in _WHOLE and self._recorder.training is None
+        if is_whole and not kwargs.get("return_indices"):
             return self._recorder.record_whole(func, args, kwargs)
         if name in _FROM_PYTHON and any(map(_is_tensor, tree_flatten(args[:1])[0])):
             self._recorder.refuse("a tensor is made of others' numbers")
@@ -113,45 +116,35 @@ class Recorder(TorchDispatchMode):
         Tensors of modules, by their places.
     sees_functions : bool
         Look at torch's functions as well, which layers of attention would notice.
+    learnt : dict, optional
+        Parameters, where the call is a training step; else nothing that lives on may be
+        written.
+    objects : list, optional
+        Of the program's, which a training step must not change by itself.
+    is_functional : bool
+        A graph of operators is called: arguments may overlap, and be written, and views
+        of them be returned.
     """
 
     def __init__(
         self,
         arguments: list[Tensor],
-        of_modules: dict[tuple[int, str, str], Tensor],
+        of_modules: dict[Place, Tensor],
         sees_functions: bool,
+        learnt: dict[Place, Tensor] | None = None,
+        objects: list[Any] | None = None,
+        is_functional: bool = False,
     ):
         super().__init__()
-        self._bases: dict[int, Value] = {}
-        self._storages: dict[int, StorageWeakRef] = {}
-        self._offsets: dict[Value, int] = {}
-        self._given: set[Value] = set()
-        self._held: list[tuple[weakref.ref[Tensor], Value]] = []
-        self._constants: dict[Value, Tensor] = {}
         self.refusal: CannotPlan | None = None
-        self.graph = Graph([], {}, [], [], [])
-        self._of_modules = of_modules
+        self.memories = Memories(arguments, of_modules, is_functional)
+        self._is_functional = is_functional
+        self.graph = Graph(self.memories.inputs, {}, [], [], [])
+        self.training: Training | None = None
+        if learnt is not None:
+            self.training = Training(self, learnt, objects or [])
+        self._constants: dict[Value, Tensor] = {}
         self._functions = _Functions(self) if sees_functions else None
-        self._places: dict[int, tuple[int, str, str]] = {}
-        self._modules_memory: dict[int, int] = {}
-        self._identities: dict[Value, int] = {}
-        self._views: dict[int, weakref.ref[Tensor]] = {}
-        seen: set[int] = set()
-        for tensor in arguments:
-            _check_plain(tensor)
-            if (key := _key_of(tensor)) in seen:
-                raise CannotPlan("two arguments share memory")
-            seen.add(key)
-            self.graph.inputs.append(self._give(tensor))
-        for place, tensor in of_modules.items():
-            if not is_dense(tensor) or tensor.device.type != "cpu":
-                continue  # refused where it is read
-            key = _key_of(tensor)
-            if key in seen:
-                raise CannotPlan(f"an argument is the module's own {place[2]}")
-            if self._modules_memory.setdefault(key, id(tensor)) != id(tensor):
-                raise CannotPlan("two tensors of modules share memory")
-            self._places.setdefault(id(tensor), place)
 
     supports_higher_order_operators = True
 
@@ -161,23 +154,29 @@ class Recorder(TorchDispatchMode):
         kwargs = kwargs or {}
         if not isinstance(func, OpOverload):
             self.refuse(f"{func} takes functions")
-        if self.refusal is not None:
+        is_aside = self.refusal is not None or self.is_paused()
+        if is_aside or func.namespace == "profiler":
             return func(*args, **kwargs)
         if torch.is_inference_mode_enabled() and _is_composite(func):
             with _Again(self):
                 made = func.decompose(*args, **kwargs)
             if made is not NotImplemented:
                 return made
-        with self._refusing():
+        with self.refusing():
             note = self._before(func, args, kwargs)
         result = func(*args, **kwargs)
-        with self._refusing():
+        with self.refusing():
             if self.refusal is None:
                 note(result)
         return result
 
+    def is_paused(self) -> bool:
+        """Operators are those of a call that is a node."""
+        return self.training is not None and self.training.is_paused
+
     @contextmanager
-    def _refusing(self) -> Iterator[None]:
+    def refusing(self) -> Iterator[None]:
+        """What cannot be recorded, within it, is a refusal."""
         try:
             yield
         except CannotPlan as refusal:
@@ -188,15 +187,31 @@ class Recorder(TorchDispatchMode):
     def __enter__(self) -> Any:
         if self._functions is not None:
             self._functions.__enter__()
-        self._profile = sys.getprofile()
+        if self.training is not None:
+            self.training.__enter__()
+        self._is_gone = False
         sys.setprofile(self._look_at_call)
         return super().__enter__()
 
     def __exit__(self, *error: Any) -> None:
+        if not self._is_gone:
+            self._go(*error)
+        if self.training is not None:
+            self.training.__exit__(*error)
+
+    def _go(self, *error: Any) -> None:
+        """Look no more; a step is not left, since it would be made twice."""
+        self._is_gone = True
+        error = error or (None, None, None)
         super().__exit__(*error)
-        sys.setprofile(self._profile)
+        sys.setprofile(None)
         if self._functions is not None:
             self._functions.__exit__(*error)
+
+    def forget(self) -> None:
+        """Let go of what belongs to the call."""
+        self.training = self._functions = None
+        del self.memories
 
     def _look_at_call(self, frame: FrameType, event: str, called: Any) -> None:
         """Python reads a tensor's numbers by functions that torch's modes never see.
@@ -204,12 +219,20 @@ class Recorder(TorchDispatchMode):
         Operators that take functions are compiled, and would stay so for this mode.
         """
         code = frame.f_code
+        if self.training is not None:
+            self.training.look(frame, event, called)
+            if self.training.is_paused:
+                return
         if (
             event == "call"
             and code.co_name in _TAKE_FUNCTIONS
             and code.co_filename.startswith(_HIGHER_ORDER)
         ):
-            raise Leave("an operator takes functions", where(frame))
+            if self.training is None:
+                raise Leave("an operator takes functions", where(frame))
+            self.refuse("an operator takes functions", frame)
+            self._go()
+            return
         if (
             event == "c_call"
             and called.__name__ in _READS
@@ -229,11 +252,11 @@ class Recorder(TorchDispatchMode):
     def record_whole(self, func: Any, args: Any, kwargs: Any) -> Any:
         """A call as one node, whatever it consists of."""
         place = where()
-        with self._refusing():
+        with self.refusing():
             read = self._read(args, place)
         with _disable_current_modes():
             result = func(*args, **kwargs)
-        with self._refusing():
+        with self.refusing():
             if self.refusal is None:
                 name = func.__name__
                 function = Function(name, _current(func), name == "max_pool1d")
@@ -249,102 +272,63 @@ class Recorder(TorchDispatchMode):
         CannotPlan
             What has been met on the way.
         """
+        if self.training is not None and self.refusal is None:
+            self.training.finish()
         if self.refusal is not None:
             raise self.refusal
         for tensor in results:
-            value = self._value_of(tensor, "")
-            if value not in self._given and (
-                tensor.requires_grad or type(tensor) is not Tensor
-            ):
-                raise CannotPlan("a result wants a gradient")
-            if value.root in self._given and self._identities.get(value) != id(tensor):
-                raise CannotPlan("a view of an argument or parameter is returned")
-            if value.root in self._constants:
-                raise CannotPlan("a constant is returned")
-            self.graph.results.append(value)
-        self._check_escapes()
-        used = {value.root for node in self.graph.nodes for value in node.inputs()}
-        used |= self.graph.result_roots()
-        for reference, value in self._held:
+            self.graph.results.append(self._result(tensor))
+        self._check_kept()
+        self._keep_what_is_used()
+        return self.graph
+
+    def _result(self, tensor: Tensor) -> Value:
+        value = self.memories.value_of(tensor)
+        has_learnt = self.training is not None and self.training.has_learnt(tensor)
+        wants_grad = tensor.requires_grad and not has_learnt
+        if not self.memories.is_given(value) and (
+            wants_grad or type(tensor) is not Tensor
+        ):
+            raise CannotPlan("a result wants a gradient")
+        if value.root.over is not None:
+            raise CannotPlan("a tensor that the step has changed is returned")
+        is_given = self.memories.is_given(value.root) and not self._is_functional
+        if is_given and not self.memories.is_itself(tensor):
+            raise CannotPlan("a view of an argument or parameter is returned")
+        if value.root in self._constants:
+            raise CannotPlan("a constant is returned")
+        return value
+
+    def _check_kept(self) -> None:
+        """What the call has made is gone, but for its results."""
+        results = self.graph.result_roots() | self._constants.keys()
+        if any(self.memories.kept(results)):
+            gc.collect()
+            if any(self.memories.kept(results)):
+                text = "a tensor that is no result is kept by the program"
+                refusal = CannotPlan(text)
+                refusal.is_of_first = True  # a cache is filled once
+                raise refusal
+
+    def _keep_what_is_used(self) -> None:
+        """Of tensors that no operator has made."""
+        graph, memories = self.graph, self.memories
+        used = {value.root for node in graph.nodes for value in node.inputs()}
+        used |= graph.result_roots()
+        used |= {value.first() for value in used}
+        for reference, value in memories.held:
             if value not in used:
                 continue
             tensor = reference()
             if tensor is None:
                 raise CannotPlan("a tensor was made outside of torch's operators")
-            self.graph.held.append((tensor, value))
-        self.graph.constants = {v: t for v, t in self._constants.items() if v in used}
-        self.graph.places = {
-            place: value for place, value in self.graph.places.items() if value in used
+            if self.training is not None and tensor.requires_grad:
+                raise CannotPlan("a parameter that no known module has is learnt")
+            graph.held.append((tensor, value))
+        graph.constants = {v: t for v, t in self._constants.items() if v in used}
+        graph.places = {
+            p: value for p, value in memories.places.items() if value in used
         }
-        return self.graph
-
-    def _check_escapes(self) -> None:
-        """What the call has made is gone, but for its results."""
-        kept = self._given | self.graph.result_roots() | self._constants.keys()
-        if self._escaped(kept):
-            gc.collect()
-            if self._escaped(kept):
-                raise CannotPlan("a tensor that is no result is kept by the program")
-
-    def _escaped(self, kept: set[Value]) -> bool:
-        return any(
-            value not in kept and not self._storages[key].expired()
-            for key, value in self._bases.items()
-        )
-
-    # --- values
-
-    def _give(self, tensor: Tensor) -> Value:
-        value = self._new_base(tensor, None)
-        self._given.add(value)
-        self._identities[value] = id(tensor)
-        return value
-
-    def _new_base(self, tensor: Tensor, node: Node | None) -> Value:
-        """A value for a tensor that is the first of its memory to be met."""
-        value = Value(tuple(tensor.shape), tensor.stride(), tensor.dtype, node)
-        storage = tensor.untyped_storage()
-        self._bases[storage._cdata] = value
-        self._storages[storage._cdata] = StorageWeakRef(storage)
-        self._offsets[value] = tensor.storage_offset()
-        return value
-
-    def _value_of(self, tensor: Tensor, place: str) -> Value:
-        """The value of a tensor that is read."""
-        _check_plain(tensor, place)
-        base = self._bases.get(_key_of(tensor))
-        if base is None:
-            base = self._meet(tensor)
-        offset = tensor.storage_offset() - self._offsets[base]
-        sizes, strides = tuple(tensor.shape), tensor.stride()
-        if tensor.dtype is not base.dtype:
-            raise CannotPlan("a tensor's bytes are read as another dtype", place)
-        if base in self._given and not self._is_known(tensor, base):
-            raise CannotPlan("a tensor shares memory with a parameter", place)
-        if (sizes, strides, offset) == (base.sizes, base.strides, 0):
-            return base
-        view = Value(sizes, strides, tensor.dtype, None, base, offset)
-        if offset < 0 or (view.end() > base.end() and base in self._given):
-            raise CannotPlan("memory outside of a tensor is read", place)
-        return view
-
-    def _is_known(self, tensor: Tensor, base: Value) -> bool:
-        """It is the given tensor, or a view that a recorded operator has made of it."""
-        reference = self._views.get(id(tensor))
-        is_view = reference is not None and reference() is tensor
-        return is_view or self._identities[base] == id(tensor)
-
-    def _meet(self, tensor: Tensor) -> Value:
-        """A tensor that no operator has made: a module's, or one of the program's."""
-        place = self._places.get(id(tensor))
-        if place is None and _key_of(tensor) in self._modules_memory:
-            raise CannotPlan("a tensor shares memory with a module's")
-        value = self._give(tensor)
-        if place is not None:
-            self.graph.places[place] = value
-        else:
-            self._held.append((weakref.ref(tensor), value))
-        return value
 
     # --- operators
 
@@ -357,12 +341,14 @@ class Recorder(TorchDispatchMode):
             raise CannotPlan(
                 what.get(name, f"the result of {name} depends on the data"), place
             )
-        flag = _BATCH_NORMS.get(func)
-        if flag is not None and args[flag] and args[flag - 2] is not None:
+        written = _statistics_in(func, args)
+        if written and self.training is None:
             raise CannotPlan("batch normalization writes its running statistics", place)
+        if self.training is not None and func in _ASK_AUTOGRAD:
+            raise CannotPlan(f"{func._schema.name} asks whether autograd is on", place)
         if func is _aten.lift_fresh.default:
             return self._keep
-        if func is _aten.as_strided.default and self._is_given(args[0]):
+        if func is _aten.as_strided.default and self.memories.is_foreign(args[0]):
             raise CannotPlan("as_strided looks at an argument's storage", place)
         if func.namespace == "_c10d_functional":
             raise CannotPlan("ranks talk to each other", place)
@@ -371,13 +357,15 @@ class Recorder(TorchDispatchMode):
         read_args = self._read(args, place)
         read_kwargs = {name: self._read(value, place) for name, value in kwargs.items()}
         if func._schema.is_mutable:
-            return self._writing(func, args, read_args, read_kwargs, place)
+            return self._writing(func, args, kwargs, read_args, read_kwargs, place)
         node = Node(func, read_args, read_kwargs, [], place)
-        return lambda result: self._note(node, args, kwargs, result)
+        if written:
+            self._check_written(node, written, place)
+        return lambda result: self._note(node, args, kwargs, result, written)
 
     def _read(self, argument: Any, place: str) -> Any:
         if isinstance(argument, Tensor):
-            return self._value_of(argument, place)
+            return self.memories.value_of(argument, place)
         if isinstance(argument, list | tuple):
             return type(argument)(self._read(item, place) for item in argument)
         return argument
@@ -385,51 +373,75 @@ class Recorder(TorchDispatchMode):
     def _keep(self, tensor: Tensor) -> None:
         """Made of Python's numbers: a constant."""
         if isinstance(tensor, Tensor):
-            _check_plain(tensor)
+            check_plain(tensor)
             with torch.inference_mode(False):
                 copy = tensor.detach().clone()
-            self._constants[self._new_base(tensor, None)] = copy
+            self._constants[self.memories.add(tensor, None)] = copy
 
-    def _note(self, node: Node, args: Any, kwargs: Any, result: Any) -> None:
-        read = {_key_of(t) for t in tree_flatten((args, kwargs))[0] if _is_tensor(t)}
+    def _note(
+        self,
+        node: Node,
+        args: Any,
+        kwargs: Any,
+        result: Any,
+        written: list[Tensor] | None = None,
+    ) -> None:
+        read = {key_of(t) for t in tree_flatten((args, kwargs))[0] if _is_tensor(t)}
         results = result if isinstance(result, list | tuple) else [result]
         is_view = False
         for tensor in results:
             if not _is_tensor(tensor):
                 node.outputs.append(None)
                 continue
-            _check_plain(tensor, node.where)
-            if _key_of(tensor) in read:  # found again by its memory
+            check_plain(tensor, node.where)
+            if key_of(tensor) in read:  # found again by its memory
                 is_view = True
-                self._views[id(tensor)] = weakref.ref(tensor)
+                self.memories.add_view(tensor, node)
                 continue
-            node.outputs.append(self._new_base(tensor, node))
+            node.outputs.append(self.memories.add(tensor, node))
         if is_view and any(node.outputs):
             raise CannotPlan(f"{node.name} returns views and new tensors", node.where)
         if not is_view and node.outputs:
             self.graph.nodes.append(node)
+        for tensor in written or ():
+            self.memories.overwrite(node, tensor)
 
     def _reshaping(
         self, func: Any, tensor: Tensor, place: str
     ) -> Callable[[Any], None]:
         """The tensor becomes another view of its memory, as is seen when it is read."""
         name = func._schema.name.removeprefix("aten::")
-        value = self._bases.get(_key_of(tensor))
-        if name in ("set_", "resize_") or value is None or value in self._given:
+        value = self.memories.base_of(tensor)
+        if (
+            name in ("set_", "resize_")
+            or value is None
+            or self.memories.is_given(value)
+        ):
             raise CannotPlan(f"{name} changes an argument or its memory", place)
         return lambda result: None
 
     def _writing(
-        self, func: Any, args: Any, read_args: Any, read_kwargs: Any, place: str
+        self,
+        func: Any,
+        args: Any,
+        kwargs: Any,
+        read_args: Any,
+        read_kwargs: Any,
+        place: str,
     ) -> Callable[[Any], None]:
         """An operator in place: the one that is not makes a new value of it."""
         name = func._schema.name.removeprefix("aten::")
         target = args[0] if args and isinstance(args[0], Tensor) else None
         writes = [argument.is_write for argument in func._schema.arguments]
-        value = self._bases.get(_key_of(target)) if target is not None else None
+        may_write = self.training is not None or self._is_functional
+        if may_write and (written := self._living(func, args, kwargs)):
+            node = Node(func, read_args, read_kwargs, [], place)
+            self._check_written(node, written, place)
+            return lambda result: self._written(node, written)
+        value = self.memories.base_of(target) if target is not None else None
         if sum(writes) != 1 or not writes[0] or value is None:
             raise CannotPlan(f"{name} writes to its arguments", place)
-        if value in self._given:
+        if self.memories.is_given(value):
             raise CannotPlan(f"{name} writes to an argument or parameter", place)
         if read_args[0].base is not None and any(
             argument.root is value and _view_of(argument) != _view_of(read_args[0])
@@ -442,19 +454,47 @@ class Recorder(TorchDispatchMode):
         read_args = functional.completed(func, read_args)
         node = Node(other, read_args, read_kwargs, [], place)
         self._check_dtype(node, value, place)
+        view = read_args[0]
+        is_laid_out_so = view.base is None and _keeps_layout(node, value)
+        if view.base is None and not is_laid_out_so and value.is_dense():
+            node = Node(functional.on_a_copy(func), args, read_kwargs, [], place)
+            node.args, is_laid_out_so = read_args, True
+        elif not is_laid_out_so and node.is_random():
+            raise CannotPlan(f"{name} draws into a part of a tensor", place)
 
         def note(result: Any) -> None:
             self.graph.nodes.append(node)
-            if (view := read_args[0]).base is None:
-                node.outputs.append(self._new_base(target, node))
+            if is_laid_out_so:
+                node.outputs.append(self.memories.add(target, node))
             else:
-                self._write_part(node, view, _key_of(target))
+                self._write_part(node, view, target)
 
         return note
 
-    def _is_given(self, tensor: Tensor) -> bool:
-        base = self._bases.get(_key_of(tensor))
-        return base is None or base in self._given
+    # --- what lives on and is written, in a training step
+
+    def _living(self, func: Any, args: Any, kwargs: Any) -> list[Tensor]:
+        """What an operator writes, where that is what lives on."""
+        written = []
+        for i, argument in enumerate(func._schema.arguments):
+            if argument.is_write:
+                given = args[i] if i < len(args) else kwargs.get(argument.name)
+                written += [t for t in tree_flatten(given)[0] if _is_tensor(t)]
+        return written if all(map(self.memories.is_foreign, written)) else []
+
+    def _check_written(self, node: Node, written: list[Tensor], place: str) -> None:
+        for tensor in written:
+            value = self.memories.value_of(tensor, place)
+            if self.memories.overlaps(tensor):
+                raise CannotPlan("two arguments share memory, and one is written")
+            is_argument = value.root.first() in self.graph.inputs
+            if not value.is_whole() or (is_argument and not self._is_functional):
+                raise CannotPlan(f"{node.name} writes to an argument or a part", place)
+
+    def _written(self, node: Node, written: list[Tensor]) -> None:
+        self.graph.nodes.append(node)
+        for tensor in written:
+            self.memories.overwrite(node, tensor)
 
     def _check_dtype(self, node: Node, value: Value, place: str) -> None:
         """What is written in place keeps its dtype, whatever is written."""
@@ -463,7 +503,7 @@ class Recorder(TorchDispatchMode):
         if functional.result_of(node).dtype is not value.dtype:
             raise CannotPlan(f"{node.name} would give another dtype", place)
 
-    def _write_part(self, node: Node, view: Value, key: int) -> None:
+    def _write_part(self, node: Node, view: Value, target: Tensor) -> None:
         """A node makes what a view is to hold: a new value of its whole memory."""
         made = functional.result_of(node)
         part = Value(tuple(made.shape), made.stride(), made.dtype, node)
@@ -473,8 +513,7 @@ class Recorder(TorchDispatchMode):
         whole = Value(base.sizes, base.strides, base.dtype)
         whole.made_by = Node(functional.WITH_PART, args, {}, [whole], node.where)
         self.graph.nodes.append(whole.made_by)
-        self._bases[key] = whole
-        self._offsets[whole] = self._offsets[base]
+        self.memories.put(target, whole)
 
 
 def _current(func: Any) -> Any:
@@ -489,11 +528,24 @@ def _current(func: Any) -> Any:
     return call
 
 
+def _keeps_layout(node: Node, value: Value) -> bool:
+    """A new tensor will lie as the one that the program has written to."""
+    return value.is_contiguous() or functional.result_of(node).stride() == value.strides
+
+
 @functools.cache
 def _is_composite(func: Any) -> bool:
     """Torch's own kernel calls others; in inference mode they come to us as a whole."""
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
     return has_kernel(func.name(), "CompositeImplicitAutograd")
+
+
+def _statistics_in(func: Any, args: Any) -> list[Tensor]:
+    """Running mean and variance, where a batch normalization writes them."""
+    flag = _BATCH_NORMS.get(func)
+    if flag is None or not args[flag]:
+        return []
+    return [tensor for tensor in args[flag - 2 : flag] if tensor is not None]
 
 
 def _view_of(value: Value) -> Any:
@@ -509,19 +561,3 @@ def _is_plain_lookup(func: Any, args: Any) -> bool:
 
 def _is_tensor(object: Any) -> bool:
     return isinstance(object, Tensor)
-
-
-def _key_of(tensor: Tensor) -> int:
-    return tensor.untyped_storage()._cdata
-
-
-def _check_plain(tensor: Tensor, place: str = "") -> None:
-    if type(tensor) not in (Tensor, torch.nn.Parameter):
-        kind = type(tensor).__name__
-        raise CannotPlan(f"tensors of the class {kind} take their own ways", place)
-    if not is_dense(tensor) or tensor.device.type != "cpu":
-        raise CannotPlan("only dense tensors on the CPU are planned", place)
-    if tensor.is_conj() or tensor.is_neg():
-        raise CannotPlan("a conjugate view is read", place)
-    if tensor.dtype not in DTYPE_CODES:
-        raise CannotPlan(f"tensors of {tensor.dtype} are not planned", place)

@@ -20,6 +20,8 @@ class CannotPlan(RuntimeError):
 
     def __init__(self, reason: str, where: str = ""):
         self.reason, self.where = reason, where
+        self.is_of_first = False
+        """Another call like this one may be recorded."""
         self.n_calls = 1
         """That were made eagerly because of it."""
         super().__init__(f"{where}: {reason}" if where else reason)
@@ -32,8 +34,12 @@ def where(frame: FrameType | None = None) -> str:
     """
     frame = frame or sys._getframe(1)
     while frame is not None:
-        file = frame.f_code.co_filename
-        if not file.startswith((*_LIBRARIES, "<frozen")):
-            return f"{file}:{frame.f_lineno}"
+        if not is_of_a_library(frame):
+            return f"{frame.f_code.co_filename}:{frame.f_lineno}"
         frame = frame.f_back
     return ""
+
+
+def is_of_a_library(frame: FrameType) -> bool:
+    """Its function is torch's or ours, or Python's own."""
+    return frame.f_code.co_filename.startswith((*_LIBRARIES, "<frozen"))

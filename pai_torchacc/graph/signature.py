@@ -6,7 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from pai_torchacc.graph.refusals import CannotPlan
@@ -14,6 +16,9 @@ from pai_torchacc.graph.refusals import CannotPlan
 _CONSTANTS = (int, float, bool, str, bytes, complex, type(None), type(Ellipsis))
 
 _OF_TORCH = (torch.dtype, torch.device, torch.layout, torch.memory_format)
+
+OF_TRAINING = (nn.Module, Optimizer, LRScheduler, torch.amp.GradScaler)
+"""Arguments that stand for themselves."""
 
 Described = tuple[Any, ...]
 """As ``ptac_arguments_match()`` in ``csrc/bind/python/graph/guards.h`` reads it."""
@@ -40,6 +45,8 @@ def describe(object: Any, tensors: list[Tensor]) -> Described:
             return (3, keys, children)
     if kind in _CONSTANTS or isinstance(object, _OF_TORCH):
         return (1, object)
+    if isinstance(object, OF_TRAINING):
+        return (4, object)
     raise CannotPlan(f"an argument is of the class {kind.__qualname__}")
 
 
@@ -49,7 +56,21 @@ def key_of(
     """Equal for calls that one plan may serve."""
     memories = {t.untyped_storage()._cdata for t in tensors if is_dense(t)}
     geometry = tuple(map(_geometry_of, (*tensors, *of_modules.values())))
-    return repr(described), geometry, len(memories)
+    return _frozen(described), geometry, len(memories)
+
+
+def objects_in(object: Any) -> list[Any]:
+    """Modules, optimizers and the like among arguments."""
+    return [leaf for leaf in tree_flatten(object)[0] if isinstance(leaf, OF_TRAINING)]
+
+
+def _frozen(described: Any) -> Any:
+    """The same of descriptions that fit the same objects."""
+    if type(described) is tuple and described[:1] == (4,):
+        return described[1]
+    if type(described) is tuple:
+        return tuple(map(_frozen, described))
+    return repr(described)
 
 
 def is_dense(tensor: Tensor) -> bool:
@@ -64,10 +85,13 @@ def _geometry_of(tensor: Tensor) -> Any:
     return tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device
 
 
-def results_of(returned: Any) -> tuple[list[Tensor], Callable[[Any], Any] | None]:
+def results_of(
+    returned: Any, is_step: bool
+) -> tuple[list[Tensor], Callable[[Any], Any] | None]:
     """The tensors of what a call returned, and what makes the like of other tensors.
 
-    None: the call returned a tensor. Anything but tensors is returned again as it is.
+    None: the call returned a tensor. Anything but tensors is returned again as it is;
+    what a training step returns as a number may be another one the next time.
     """
     if isinstance(returned, Tensor):
         return [returned], None
@@ -76,6 +100,8 @@ def results_of(returned: Any) -> tuple[list[Tensor], Callable[[Any], Any] | None
     for leaf in leaves:
         if not isinstance(leaf, Tensor) and type(leaf) not in _CONSTANTS:
             raise CannotPlan(f"a {type(leaf).__qualname__} is returned")
+        if is_step and type(leaf) in (int, float, complex):
+            raise CannotPlan("a number of Python's is returned")
     if type(returned) is tuple and len(tensors) == len(leaves) == len(returned):
         return tensors, tuple
     return tensors, _rebuilder(leaves, spec)

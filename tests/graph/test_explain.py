@@ -74,3 +74,22 @@ def test_what_is_optimized_already() -> None:
     assert ptac.explain(function, x).parts
     with pytest.raises(TypeError):
         ptac.explain(lambda x: x)
+
+
+def test_a_training_step() -> None:
+    model = net().train()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+
+    def step(x: Tensor) -> Tensor:
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    with accelerated():
+        found = ptac.explain(step, torch.randn(2, 8, 4, 4))
+    names = [part.name for part in found.parts]
+    assert "SGD.step" in names
+    assert "gradients" in names
+    assert found.planned_us > 0

@@ -30,3 +30,13 @@ def test_a_pass_of_ones_own() -> None:
     assert "mul.Tensor" in text
     assert "div.Tensor" not in text
     assert "same bits: True" in text
+
+
+def test_a_training_step() -> None:
+    plain = run("training_step", "--stock", "--rounds", "20")
+    ours = run("training_step", "--rounds", "20")
+    losses = [re.search(r"loss from ([\d.]+) to ([\d.]+)", t) for t in (plain, ours)]
+    assert losses[0] and losses[1]
+    for one, other in zip(losses[0].groups(), losses[1].groups(), strict=True):
+        assert abs(float(one) - float(other)) <= 2e-4
+    assert "step: 20 calls by 2 plans, 2 eager" in ours

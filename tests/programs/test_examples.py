@@ -30,7 +30,7 @@ EXAMPLES = native.ROOT / "examples"
 MEMORY, QUANTIZATION, RATES = "memory_pool", "model_quantization", "adaptive_lr"
 ELSEWHERE = {
     *("batch_size", "custom_fusion", "data_parallel", "data_pipeline", "distributed"),
-    *("custom_pass", "graph_optimization"),
+    *("custom_pass", "graph_optimization", "training_step"),
 }
 """Their tests are beside those of what they show."""
 

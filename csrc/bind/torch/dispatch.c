@@ -139,6 +139,33 @@ const ptac_kernel *ptac_probe(ptac_call *call, ptac_reason *why)
     return *why ? NULL : row;
 }
 
+/* Whether the row of that name takes a call that no switch and no table is against. */
+static const ptac_kernel *take(const ptac_call *call, const ptac_kernel *row,
+                               ptac_reason *why)
+{
+    if (!*why && ptac_chooser_is_quarantined(row))
+        *why = PTAC_QUARANTINED;
+    if (!*why)
+        *why = row->accepts(call);
+    if (!*why && row->in_bf16)
+        *why = ptac_bf16_reason();
+    return *why ? NULL : row;
+}
+
+const ptac_kernel *ptac_probe_or(ptac_call *call, const char *row_name,
+                                 ptac_reason *why)
+{
+    const ptac_kernel *row = ptac_probe(call, why);
+
+    if (row || (*why != PTAC_NOT_FASTER && *why != PTAC_SHAPE))
+        return row;
+    row = ptac_registry_find_on(call->on, call->op, row_name);
+    if (!row)
+        return NULL;
+    *why = shut(call->on, call->op);
+    return take(call, row, why);
+}
+
 void ptac_refuse(ptac_op op, ptac_reason why)
 {
     if (ptac_chooser_gate(op) != PTAC_OFF && why != PTAC_OFF && muted_depth == 0)
@@ -163,16 +190,10 @@ const ptac_kernel *ptac_admit_row(ptac_call *call, const char *row_name)
     call->n_threads = threads_of(call);
     if (!why && !row)
         why = PTAC_GRAD;
-    if (!why && ptac_chooser_is_quarantined(row))
-        why = PTAC_QUARANTINED;
-    if (!why)
-        why = row->accepts(call);
-    if (!why && row->in_bf16)
-        why = ptac_bf16_reason();
-    if (!why)
-        return row;
-    ptac_refuse(call->op, why);
-    return NULL;
+    row = take(call, row, &why);
+    if (!row)
+        ptac_refuse(call->op, why);
+    return row;
 }
 
 static void report_trouble(const ptac_kernel *row, const char *text)

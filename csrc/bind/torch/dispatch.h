@@ -55,6 +55,13 @@ const ptac_kernel *ptac_admit_row(ptac_call *call, const char *row_name);
  */
 const ptac_kernel *ptac_probe(ptac_call *call, ptac_reason *why);
 
+/*
+ * The same for who saves the call to torch that stock costs: where tables do not say
+ * that a row is faster, the row of that name.
+ */
+const ptac_kernel *ptac_probe_or(ptac_call *call, const char *row_name,
+                                 ptac_reason *why);
+
 /* Count a call that was sent to stock, unless its operator is switched off. */
 void ptac_refuse(ptac_op op, ptac_reason why);
 

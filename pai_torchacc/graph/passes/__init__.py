@@ -15,7 +15,9 @@ from pai_torchacc.graph.passes import (
     constants,
     convolutions,
     dead_code,
+    linear_gradients,
     linears,
+    losses,
     norms,
     sums,
 )
@@ -30,6 +32,8 @@ _passes: dict[str, Pass] = {
     "norms": norms.run,
     "linears": linears.run,
     "sums": sums.run,
+    "linear_gradients": linear_gradients.run,
+    "losses": losses.run,
 }
 
 _of_users: dict[str, Pass] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from pai_torchacc.graph.ir import Node
+from pai_torchacc.graph.ir import Node, Value
 
 _aten = torch.ops.aten
 
@@ -32,3 +32,27 @@ def activation_of(node: Node, among: set[int]) -> int:
     if node.op is _aten.hardtanh.default and node.args[1:] == (0, 6):
         code = RELU6
     return code if code in among else 0
+
+
+_GRADIENTS = {
+    _aten.threshold_backward.default: RELU,
+    _aten.gelu_backward.default: GELU,
+    _aten.silu_backward.default: SILU,
+    _aten.tanh_backward.default: TANH,
+    _aten.sigmoid_backward.default: SIGMOID,
+}
+
+
+def gradient_of(node: Node) -> tuple[int, Value, Value]:
+    """Of an activation's gradient: which, of what, and from which saved tensor.
+
+    0 of others.
+    """
+    code = _GRADIENTS.get(node.op, 0)
+    if code == 0 or not all(isinstance(value, Value) for value in node.args[:2]):
+        return 0, node.output, node.output
+    if code == RELU and node.args[2] != 0:
+        code = 0
+    if code == GELU and node.kwargs.get("approximate") == "tanh":
+        code = GELU_TANH
+    return code, node.args[0], node.args[1]

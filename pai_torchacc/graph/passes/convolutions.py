@@ -44,7 +44,9 @@ def _parts(conv: Node, readers: Readers) -> list[Node]:
 
 def is_norm(node: Node) -> bool:
     """Batch normalization by running statistics."""
-    return node.op in NORMS and all(isinstance(v, Value) for v in node.args[3:5])
+    if node.op not in NORMS or (node.op is NORMS[0] and node.args[5]):
+        return False
+    return all(isinstance(v, Value) for v in node.args[3:5])
 
 
 def _is_activation(node: Node) -> bool:

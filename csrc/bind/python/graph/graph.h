@@ -40,9 +40,15 @@ typedef struct ptac_step {
     bool (*run)(struct ptac_plan *plan, struct ptac_step *step);
     void (*drop)(struct ptac_step *step); /* frees it */
     int (*traverse)(const struct ptac_step *step, visitproc visit,
-                    void *arg); /* or NULL */
-    int n_ends, *ends;          /* values made that no later step reads, owned */
-    const ptac_kernel *row;     /* that it runs, or NULL */
+                    void *arg);   /* or NULL */
+    int n_ends, *ends;            /* values made that no later step reads, owned */
+    const ptac_kernel *row;       /* that it runs, or NULL */
+    bool allocates;               /* what it makes, in place of being told where to */
+    bool has_effects;             /* of which a call made again would be the second */
+    bool is_foreign;              /* it calls the program, which may do anything */
+    int n_written, *written;      /* values whose versions it has to count, owned */
+    struct ptac_step **otherwise; /* steps that do it where run() gives back, owned */
+    int n_otherwise;
 } ptac_step;
 
 typedef struct ptac_plan {
@@ -69,6 +75,15 @@ static inline void *ptac_value_data(const ptac_plan *plan, int i)
                                                 value->offset * value->n_bytes
                                           : value->view.data;
 }
+
+/* Whether a tensor has a value's geometry; and where its data is. */
+bool ptac_value_looks_like(const ptac_value *value, at_tensor tensor, void **data);
+
+/* The same, and the value's data is there from now on. */
+bool ptac_value_look(ptac_value *value, at_tensor tensor);
+
+/* Let go of what a run has made of it. */
+void ptac_value_forget(ptac_value *value);
 
 /* Memory for a value that a step is about to write, where it has none. */
 bool ptac_value_make(ptac_plan *plan, int i);
@@ -105,6 +120,9 @@ int ptac_plan_n_given(PyObject *plan);
 /* Run a plan on its given tensors, which fit, borrowed; *results becomes a tuple. */
 ptac_plan_outcome ptac_plan_run(PyObject *plan, PyObject *const *tensors,
                                 PyObject **results, int64_t *t_ns);
+
+/* Have autograd watch this thread, or not. False: an exception is set. */
+bool ptac_set_grad(bool on);
 
 /* Run a row's call without the interpreter's lock where that is worth it. */
 bool ptac_step_run_row(const ptac_kernel *row, const ptac_call *call);

@@ -42,7 +42,13 @@ void ptac_guards_clear(ptac_guards *guards)
 {
     for (int i = 0; i < guards->n_modules; i++)
         clear_module(&guards->modules[i]);
+    for (int i = 0; i < guards->n_bindings; i++) {
+        Py_CLEAR(guards->bindings[i].home);
+        Py_CLEAR(guards->bindings[i].name);
+        Py_CLEAR(guards->bindings[i].object);
+    }
     PyMem_Free(guards->modules);
+    PyMem_Free(guards->bindings);
     *guards = (ptac_guards){0};
 }
 
@@ -56,6 +62,10 @@ int ptac_guards_traverse(const ptac_guards *guards, visitproc visit, void *arg)
         Py_VISIT(guard->type);
         for (int k = 0; k < guard->n_children; k++)
             Py_VISIT(guard->children[k]);
+    }
+    for (int i = 0; i < guards->n_bindings; i++) {
+        Py_VISIT(guards->bindings[i].home);
+        Py_VISIT(guards->bindings[i].object);
     }
     return 0;
 }
@@ -127,7 +137,60 @@ static bool read_module(ptac_module_guard *guard, PyObject *module)
     return true;
 }
 
-bool ptac_guards_read(ptac_guards *guards, PyObject *modules)
+/* What stands there now, borrowed; NULL where nothing does. */
+static PyObject *bound(const ptac_binding *b)
+{
+    PyObject *object;
+
+    if (PyList_Check(b->home))
+        return b->at < PyList_Size(b->home) ? PyList_GetItem(b->home, b->at) : NULL;
+    if (b->name)
+        return PyDict_GetItemWithError(b->home, b->name);
+    object = PyObject_GetAttr(b->home, ptac_names.cell_contents);
+    Py_XDECREF(object); /* the cell has it */
+    return object;
+}
+
+static Py_ssize_t length_of(PyObject *home)
+{
+    return PyList_Check(home) ? PyList_Size(home) : PyDict_Size(home);
+}
+
+static bool is_bound(const ptac_binding *b)
+{
+    return b->object ? bound(b) == b->object : length_of(b->home) == b->length;
+}
+
+static bool read_bindings(ptac_guards *guards, PyObject *bindings)
+{
+    const Py_ssize_t n = PyList_Size(bindings);
+
+    guards->bindings = PyMem_Calloc((size_t)n + 1, sizeof *guards->bindings);
+    if (!guards->bindings)
+        return PyErr_NoMemory();
+    for (; guards->n_bindings < n; guards->n_bindings++) {
+        ptac_binding *b = &guards->bindings[guards->n_bindings];
+        PyObject *home, *name, *object;
+
+        if (!PyArg_ParseTuple(PyList_GetItem(bindings, guards->n_bindings), "OOO",
+                              &home, &name, &object))
+            return false;
+        if (name != Py_None && !PyDict_Check(home) &&
+            !(PyList_Check(home) && PyLong_Check(name)))
+            return PyErr_Format(PyExc_TypeError, "a name in a dictionary is expected");
+        b->home = Py_NewRef(home);
+        if (name == Py_None && (PyList_Check(home) || PyDict_Check(home))) {
+            b->length = length_of(home);
+            continue;
+        }
+        b->name = name == Py_None ? NULL : Py_NewRef(name);
+        b->object = Py_NewRef(object);
+        b->at = PyList_Check(home) ? PyLong_AsSsize_t(name) : 0;
+    }
+    return true;
+}
+
+static bool read_modules(ptac_guards *guards, PyObject *modules)
 {
     const Py_ssize_t n = PyList_Size(modules);
 
@@ -143,6 +206,11 @@ bool ptac_guards_read(ptac_guards *guards, PyObject *modules)
         return false;
     }
     return guards->modules || PyErr_NoMemory();
+}
+
+bool ptac_guards_read(ptac_guards *guards, PyObject *modules, PyObject *bindings)
+{
+    return read_modules(guards, modules) && read_bindings(guards, bindings);
 }
 
 /*
@@ -258,6 +326,8 @@ bool ptac_guards_hold(ptac_guards *guards)
 
     for (int i = 0; hold && i < guards->n_modules; i++)
         hold = module_is(&guards->modules[i]);
+    for (int i = 0; hold && i < guards->n_bindings; i++)
+        hold = is_bound(&guards->bindings[i]);
     PyErr_Clear();
     return hold;
 }
@@ -302,6 +372,7 @@ enum {
     A_CONSTANT,
     A_SEQUENCE,
     A_DICTIONARY,
+    AN_OBJECT,
 };
 
 static bool sequence_matches(PyObject *described, PyObject *object, ptac_found *found)
@@ -350,6 +421,9 @@ bool ptac_arguments_match(PyObject *described, PyObject *object, ptac_found *fou
         break;
     case A_CONSTANT:
         do_match = object && equals(object, PyTuple_GetItem(described, 1));
+        break;
+    case AN_OBJECT:
+        do_match = object == PyTuple_GetItem(described, 1);
         break;
     case A_SEQUENCE:
         do_match = object && sequence_matches(described, object, found);

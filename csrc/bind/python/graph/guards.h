@@ -28,20 +28,36 @@ typedef struct ptac_module_guard {
     PyObject *homes[PTAC_N_HOMES]; /* borrowed, since the module was last found so */
 } ptac_module_guard;
 
+/* What stands by a name in a dictionary, by index in a list, or (no name) in a cell. */
+typedef struct ptac_binding {
+    PyObject *home, *name, *object;
+    Py_ssize_t at;     /* in a list; */
+    Py_ssize_t length; /* or of a list or dictionary, where object is None */
+} ptac_binding;
+
 typedef struct ptac_guards {
-    ptac_module_guard *modules; /* the first is the root */
+    ptac_module_guard *modules;
     int n_modules;
+    ptac_binding *bindings;
+    int n_bindings;
 } ptac_guards;
 
 /* What stands in the _compiled_call_impl of optimized modules: see planned.c. */
 bool ptac_is_planned(PyObject *object);
 
-/* Remember a list of modules as they are now. False: an exception is set. */
-bool ptac_guards_read(ptac_guards *guards, PyObject *modules);
+/*
+ * Remember a list of modules, and one of (dictionary, name, object), (list, index,
+ * object), (cell, None, object), or (list or dictionary, None, None), which stays as
+ * long as it is, as they are now. False: an exception is set.
+ */
+bool ptac_guards_read(ptac_guards *guards, PyObject *modules, PyObject *bindings);
 void ptac_guards_clear(ptac_guards *guards);
 int ptac_guards_traverse(const ptac_guards *guards, visitproc visit, void *arg);
 
-/* All modules do what they did, and their homes are known; no exception is set. */
+/*
+ * All modules do what they did, their homes are known, and names stand for what they
+ * did; no exception is set.
+ */
 bool ptac_guards_hold(ptac_guards *guards);
 
 /* Tensors that have been found, borrowed, of which there is room for most. */
@@ -77,6 +93,7 @@ bool ptac_circumstances_are(const ptac_circumstances *a, const ptac_circumstance
  *   (1, object)               that object, or one of its type that equals it
  *   (2, type, (child, ...))   a list or tuple of these
  *   (3, (key, ...), (child, ...))   a dictionary with these keys and values, in order
+ *   (4, object)               that very object
  *
  * NULL stands for an empty dictionary. No exception is set, and nothing of the program
  * is called: objects are of Python's own types, or torch's.

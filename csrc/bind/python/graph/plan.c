@@ -1,28 +1,14 @@
 /*
- * plan.c - plans as objects: made of values, given steps, run.
+ * plan.c - plans as objects: made of values, given steps.
  */
 #include "bind/python/graph/graph.h"
-#include "bind/torch/rows/linear_act.h"
 
-#include <pthread.h>
 #include <string.h>
 
 static PyTypeObject *plan_type;
-static uint64_t n_forks; /* a child does not have the thread that ran a plan */
-
-static void after_fork(void)
-{
-    n_forks++;
-}
-
-__attribute__((constructor)) static void prepare(void)
-{
-    pthread_atfork(NULL, NULL, after_fork);
-}
-
 /* --- values ----------------------------------------------------------------------- */
 
-static void forget(ptac_value *value)
+void ptac_value_forget(ptac_value *value)
 {
     Py_CLEAR(value->object);
     at_drop_tensor(&value->handle);
@@ -67,7 +53,7 @@ bool ptac_value_make(ptac_plan *plan, int i)
 
     if (value->kind != PTAC_VALUE_MADE)
         return true;
-    forget(value);
+    ptac_value_forget(value);
     if (at_new_on(cpu, value->dtype, value->view.n_dims, value->view.sizes,
                   value->view.strides, &value->handle))
         return false;
@@ -75,8 +61,7 @@ bool ptac_value_make(ptac_plan *plan, int i)
     return true;
 }
 
-/* Whether a tensor has a value's geometry; and where its data is. */
-static bool looks_like(const ptac_value *value, at_tensor tensor, void **data)
+bool ptac_value_looks_like(const ptac_value *value, at_tensor tensor, void **data)
 {
     const size_t bytes = (size_t)value->view.n_dims * sizeof(int64_t);
     int32_t dtype = -1;
@@ -92,30 +77,39 @@ static bool looks_like(const ptac_value *value, at_tensor tensor, void **data)
     return true;
 }
 
-static bool look(ptac_value *value, at_tensor tensor)
+bool ptac_value_look(ptac_value *value, at_tensor tensor)
 {
-    return looks_like(value, tensor, &value->view.data);
+    return ptac_value_looks_like(value, tensor, &value->view.data);
 }
 
 bool ptac_value_take(ptac_plan *plan, int i, at_tensor made)
 {
     ptac_value *value = &plan->values[i];
 
-    forget(value);
+    ptac_value_forget(value);
     value->handle = made;
-    return made && look(value, made);
+    return made && ptac_value_look(value, made);
 }
 
 bool ptac_value_take_object(ptac_plan *plan, int i, PyObject *made)
 {
     ptac_value *value = &plan->values[i];
 
-    forget(value);
+    ptac_value_forget(value);
     value->object = made;
-    return made && ptac_is_plain(made) && look(value, ptac_borrow(made));
+    return made && ptac_is_plain(made) && ptac_value_look(value, ptac_borrow(made));
 }
 
 /* --- the object ------------------------------------------------------------------- */
+
+static int traverse_step(const ptac_step *step, visitproc visit, void *arg)
+{
+    int found = step->traverse ? step->traverse(step, visit, arg) : 0;
+
+    for (int i = 0; !found && i < step->n_otherwise; i++)
+        found = traverse_step(step->otherwise[i], visit, arg);
+    return found;
+}
 
 static int plan_traverse(PyObject *self, visitproc visit, void *arg)
 {
@@ -125,13 +119,21 @@ static int plan_traverse(PyObject *self, visitproc visit, void *arg)
     for (int i = 0; i < plan->n_values; i++)
         Py_VISIT(plan->values[i].object);
     for (int i = 0; i < plan->n_steps; i++) {
-        const ptac_step *step = plan->steps[i];
-        const int found = step->traverse ? step->traverse(step, visit, arg) : 0;
+        const int found = traverse_step(plan->steps[i], visit, arg);
 
         if (found)
             return found;
     }
     return 0;
+}
+
+static void drop_step(ptac_step *step)
+{
+    for (int i = 0; i < step->n_otherwise; i++)
+        drop_step(step->otherwise[i]);
+    PyMem_Free(step->otherwise);
+    PyMem_Free(step->written);
+    step->drop(step);
 }
 
 static void plan_dealloc(PyObject *self)
@@ -141,9 +143,9 @@ static void plan_dealloc(PyObject *self)
 
     PyObject_GC_UnTrack(self);
     for (int i = 0; i < plan->n_steps; i++)
-        plan->steps[i]->drop(plan->steps[i]);
+        drop_step(plan->steps[i]);
     for (int i = 0; i < plan->n_values; i++)
-        forget(&plan->values[i]);
+        ptac_value_forget(&plan->values[i]);
     PyMem_Free(plan->values);
     PyMem_Free(plan->steps);
     PyMem_Free(plan->given);
@@ -223,12 +225,12 @@ static bool is_base(const ptac_plan *plan, int value, int of)
     return of >= 0 && of < value && plan->values[of].kind != PTAC_VALUE_VIEW;
 }
 
-/* (kind, of, offset, sizes, strides, dtype, bytes of an element, tensor or None) */
 static bool has_room(PyObject *sizes)
 {
     return PyTuple_Size(sizes) <= PTAC_MAX_DIMS;
 }
 
+/* (kind, of, offset, sizes, strides, dtype, bytes of an element, tensor or None) */
 static bool read_value(ptac_plan *plan, int i, PyObject *described, int64_t **room)
 {
     ptac_value *value = &plan->values[i];
@@ -335,168 +337,49 @@ PyObject *ptac_plan_add(ptac_plan *plan, ptac_step *step, PyObject *ends)
     Py_RETURN_NONE;
 }
 
-/* --- running ---------------------------------------------------------------------- */
-
-bool ptac_step_run_row(const ptac_kernel *row, const ptac_call *call)
-{
-    enum { WORTH_UNLOCKING = 1 << 14 }; /* elements that a call writes */
-
-    return call->outputs[0].n_elements < WORTH_UNLOCKING
-               ? ptac_run(row, call)
-               : PTAC_UNLOCKED(ptac_run(row, call));
-}
-
-bool ptac_plan_fits(PyObject *object, PyObject *const *tensors)
-{
-    const ptac_plan *plan = (ptac_plan *)object;
-    void *unused;
-
-    for (int i = 0; i < plan->n_given; i++)
-        if (!looks_like(&plan->values[plan->given[i]], ptac_borrow(tensors[i]),
-                        &unused))
-            return false;
-    return true;
-}
-
-int ptac_plan_n_given(PyObject *plan)
-{
-    return ((ptac_plan *)plan)->n_given;
-}
-
-static void take_given(ptac_plan *plan, PyObject *const *tensors)
-{
-    for (int i = 0; i < plan->n_given; i++) {
-        ptac_value *value = &plan->values[plan->given[i]];
-
-        forget(value);
-        value->object = Py_NewRef(tensors[i]);
-        value->view.data = at_data(ptac_borrow(tensors[i]));
-    }
-}
-
-/* t_ns: where the time of each step goes, or NULL. */
-static bool run_steps(ptac_plan *plan, int64_t *t_ns)
-{
-    for (int i = 0; i < plan->n_steps; i++) {
-        ptac_step *step = plan->steps[i];
-        const int64_t t0_ns = t_ns ? ptac_now_ns() : 0;
-
-        if (!step->run(plan, step))
-            return false;
-        for (int k = 0; k < step->n_ends; k++)
-            forget(&plan->values[step->ends[k]]);
-        if (t_ns)
-            t_ns[i] = ptac_now_ns() - t0_ns;
-    }
-    return true;
-}
-
-static PyObject *results_of(ptac_plan *plan)
-{
-    PyObject *results = PyTuple_New(plan->n_results);
-
-    for (int i = 0; results && i < plan->n_results; i++) {
-        PyObject *result = ptac_value_object(plan, plan->results[i]);
-
-        if (result)
-            PyTuple_SetItem(results, i, Py_NewRef(result));
-        else
-            Py_CLEAR(results);
-    }
-    return results;
-}
-
-/* Views of what the plan keeps stay. */
-static bool outlives_runs(const ptac_plan *plan, const ptac_value *value)
-{
-    const ptac_value_kind kind =
-        value->kind == PTAC_VALUE_VIEW ? plan->values[value->of].kind : value->kind;
-
-    return kind == PTAC_VALUE_FIXED;
-}
-
-static void forget_run(ptac_plan *plan)
-{
-    for (int i = 0; i < plan->n_values; i++)
-        if (!outlives_runs(plan, &plan->values[i]))
-            forget(&plan->values[i]);
-}
-
-ptac_plan_outcome ptac_plan_run(PyObject *object, PyObject *const *tensors,
-                                PyObject **results, int64_t *t_ns)
-{
-    ptac_plan *plan = (ptac_plan *)object;
-
-    *results = NULL;
-    if (plan->running == n_forks + 1)
-        return PTAC_PLAN_BUSY;
-    PTAC_IN_FLIGHT;
-    plan->running = n_forks + 1;
-    Py_INCREF(object);
-    take_given(plan, tensors);
-    if (run_steps(plan, t_ns))
-        *results = results_of(plan);
-    forget_run(plan);
-    plan->running = 0;
-    Py_DECREF(object);
-    if (*results)
-        return PTAC_PLAN_DONE;
-    return PyErr_Occurred() ? PTAC_PLAN_RAISED : PTAC_PLAN_GAVE_BACK;
-}
-
 /*
- * plan_last_row(plan) -> of the step added last: the name of its row, or None; and
- * whether it writes where it is told to, in place of memory that it allocates.
+ * plan_has_effects(plan, written, is_foreign): the step added last does more than to
+ * make its outputs; written are values whose versions autograd is to see counted. A
+ * foreign step calls the program, with autograd on, and may replace what tensors hold.
  */
-PTAC_O(plan_last_row, object)
+PTAC_ARGS(plan_has_effects, 3)
 {
-    const ptac_plan *plan = ptac_plan_of(object);
-    const ptac_kernel *row;
+    ptac_plan *plan = ptac_plan_of(args[0]);
+    ptac_step *step;
 
     if (!plan)
         return NULL;
-    row = plan->n_steps > 0 ? plan->steps[plan->n_steps - 1]->row : NULL;
-    return Py_BuildValue(
-        "zO", row ? row->name : NULL,
-        row && (row->op != PTAC_OP_LINEAR_ACT || ptac_linear_writes_into(row))
-            ? Py_True
-            : Py_False);
+    if (plan->n_steps == 0)
+        return PyErr_Format(PyExc_ValueError, "there is no step");
+    step = plan->steps[plan->n_steps - 1];
+    step->has_effects = true;
+    step->is_foreign = args[2] == Py_True;
+    PyMem_Free(step->written);
+    step->written = numbers(plan, args[1], &step->n_written);
+    return step->written ? Py_NewRef(Py_None) : NULL;
 }
 
 /*
- * plan_times(plan, tensors) -> the time of each step of one run, ns; or None where the
- * call has to be made eagerly. tensors is a tuple, in the order of the plan's given
- * values.
+ * plan_otherwise(plan, n): the last n steps are no steps of their own, but do what the
+ * one before them does where it gives back.
  */
-PTAC_ARGS(plan_times, 2)
+PTAC_ARGS(plan_otherwise, 2)
 {
-    const ptac_plan *plan = ptac_plan_of(args[0]);
-    PTAC_FREED int64_t *t_ns = NULL;
-    PTAC_FREED PyObject **tensors = NULL;
-    PTAC_OWNED PyObject *results = NULL;
-    PyObject *times;
-    ptac_plan_outcome outcome;
+    ptac_plan *plan = ptac_plan_of(args[0]);
+    const long n = plan ? PyLong_AsLong(args[1]) : -1;
+    ptac_step *step;
 
-    if (!plan)
+    if (!plan || PyErr_Occurred())
         return NULL;
-    if (!PyTuple_Check(args[1]) || PyTuple_Size(args[1]) != plan->n_given)
-        return PyErr_Format(PyExc_ValueError, "%d tensors are expected", plan->n_given);
-    t_ns = PyMem_Calloc((size_t)plan->n_steps + 1, sizeof *t_ns);
-    tensors = PyMem_Calloc((size_t)plan->n_given + 1, sizeof(PyObject *));
-    if (!t_ns || !tensors)
+    if (n < 1 || n >= plan->n_steps || plan->steps[plan->n_steps - n - 1]->n_otherwise)
+        return PyErr_Format(PyExc_ValueError, "there are not so many steps");
+    step = plan->steps[plan->n_steps - n - 1];
+    step->otherwise = PyMem_Calloc((size_t)n, sizeof *step->otherwise);
+    if (!step->otherwise)
         return PyErr_NoMemory();
-    for (int i = 0; i < plan->n_given; i++) {
-        tensors[i] = PyTuple_GetItem(args[1], i);
-        if (!ptac_is_plain(tensors[i]))
-            return PyErr_Format(PyExc_TypeError, "plain tensors are expected");
-    }
-    if (!ptac_plan_fits(args[0], tensors))
-        Py_RETURN_NONE;
-    outcome = ptac_plan_run(args[0], tensors, &results, t_ns);
-    if (outcome != PTAC_PLAN_DONE)
-        return outcome == PTAC_PLAN_RAISED ? NULL : Py_NewRef(Py_None);
-    times = PyList_New(0);
-    for (int i = 0; i < plan->n_steps; i++)
-        ptac_append(&times, PyLong_FromLongLong(t_ns[i]));
-    return times;
+    step->n_otherwise = (int)n;
+    plan->n_steps -= (int)n;
+    memcpy(step->otherwise, plan->steps + plan->n_steps,
+           (size_t)n * sizeof *step->otherwise);
+    Py_RETURN_NONE;
 }

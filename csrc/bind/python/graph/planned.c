@@ -3,7 +3,7 @@
  * made eagerly.
  */
 #include "bind/python/graph/graph.h"
-#include "bind/python/graph/guards.h"
+#include "bind/python/graph/entry.h"
 #include "bind/python/interpreter/vectorcall.h"
 
 #include <string.h>
@@ -13,51 +13,22 @@ static bool is_open;           /* the switch is on */
 static PyObject *hooks_of_all; /* dictionaries */
 
 enum {
-    MOST_GIVEN_BACK = 3, /* runs on end, after which a plan is not tried again */
+    MOST_GIVEN_BACK = 3, /* runs on end, after which calls are made eagerly */
 };
 
-/* A tensor of a module's; of the others that name the same one, only that they do. */
-typedef struct place {
-    int module, home;
-    PyObject *name;
-    int same_as; /* another place, or -1 */
-} place;
-
-/* A plan, and the calls it is for. */
-typedef struct entry {
-    PyObject *described; /* of (args, kwargs), see ptac_arguments_match() */
-    PyObject *held;      /* other tensors that it reads, a tuple */
-    PyObject *plan, *rebuild;
-    place *places;
-    int n_places;
-    int n_given_back; /* runs on end */
-    ptac_found given; /* of a call */
-    ptac_circumstances circumstances;
-} entry;
+typedef ptac_entry entry;
 
 typedef struct planned {
     PyObject_HEAD PyObject *eager, *miss;
     ptac_guards guards;
     entry *entries;
     int n_entries;
-    long long n_hits, n_misses, n_gave_back, n_busy;
+    long long n_hits, n_misses, n_gave_back, n_given_up, n_busy;
+    long long n_resting, n_rested; /* calls to come, and made, that nobody looks at */
     long long n_aside[PTAC_N_REASONS];
 } planned;
 
 /* --- entries ---------------------------------------------------------------------- */
-
-#define OBJECTS(X) X(described) X(held) X(plan) X(rebuild)
-
-static void clear_entry(entry *e)
-{
-#define X(member) Py_CLEAR(e->member);
-    OBJECTS(X)
-#undef X
-    for (int i = 0; i < e->n_places; i++)
-        Py_CLEAR(e->places[i].name);
-    PyMem_Free(e->places);
-    PyMem_Free(e->given.tensors);
-}
 
 /* What goes may call the program, which may call us. */
 static void clear_entries(planned *s)
@@ -65,61 +36,8 @@ static void clear_entries(planned *s)
     while (s->n_entries > 0) {
         entry last = s->entries[--s->n_entries];
 
-        clear_entry(&last);
+        ptac_entry_clear(&last);
     }
-}
-
-static PyObject *tensor_at(const planned *s, const place *at)
-{
-    return PyDict_GetItemWithError(s->guards.modules[at->module].homes[at->home],
-                                   at->name);
-}
-
-static bool add_places(const planned *s, entry *e)
-{
-    for (int i = 0; i < e->n_places; i++) {
-        const place *at = &e->places[i];
-        PyObject *tensor = tensor_at(s, at);
-
-        if (at->same_as < 0 ? !ptac_found_add(&e->given, tensor)
-                            : tensor != tensor_at(s, &e->places[at->same_as]))
-            return false;
-    }
-    return true;
-}
-
-static bool add_held(entry *e)
-{
-    for (Py_ssize_t i = 0; i < PyTuple_Size(e->held); i++)
-        if (!ptac_found_add(&e->given, PyTuple_GetItem(e->held, i)))
-            return false;
-    return true;
-}
-
-/* A gradient of what comes from one of them would be asked for. */
-static bool is_one_learnt(const entry *e)
-{
-    if (!e->circumstances.with_grad)
-        return false;
-    for (int i = 0; i < e->given.n; i++)
-        if (ptac_requires_grad(e->given.tensors[i]) != 0)
-            return true;
-    return false;
-}
-
-/* Have e->given be what the plan is given; false where it is not for this call. */
-static bool collect(const planned *s, entry *e, PyObject *args, PyObject *kwargs)
-{
-    bool is_for_it;
-
-    e->given.n = 0;
-    is_for_it =
-        ptac_arguments_match(PyTuple_GetItem(e->described, 0), args, &e->given) &&
-        ptac_arguments_match(PyTuple_GetItem(e->described, 1), kwargs, &e->given) &&
-        add_places(s, e) && add_held(e) && !is_one_learnt(e) &&
-        e->given.n == e->given.most && ptac_plan_fits(e->plan, e->given.tensors);
-    PyErr_Clear();
-    return is_for_it;
 }
 
 static PyObject *rebuilt(PyObject *rebuild, PyObject *results)
@@ -131,7 +49,7 @@ static PyObject *rebuilt(PyObject *rebuild, PyObject *results)
 
 /* --- a call ----------------------------------------------------------------------- */
 
-/* A plan that is for this call, or NULL. */
+/* The plan that is for this call, or NULL. */
 static entry *find(planned *s, PyObject *args, PyObject *kwargs)
 {
     const ptac_circumstances now = ptac_circumstances_now();
@@ -141,9 +59,8 @@ static entry *find(planned *s, PyObject *args, PyObject *kwargs)
     for (int i = 0; i < s->n_entries; i++) {
         entry *e = &s->entries[i];
 
-        if (e->n_given_back < MOST_GIVEN_BACK &&
-            ptac_circumstances_are(&e->circumstances, &now) &&
-            collect(s, e, args, kwargs))
+        if (ptac_circumstances_are(&e->circumstances, &now) &&
+            ptac_entry_collect(e, &s->guards, args, kwargs))
             return e;
     }
     return NULL;
@@ -163,6 +80,23 @@ static void note_outcome(planned *s, PyObject *plan, ptac_plan_outcome outcome)
     }
 }
 
+/* A step's operators are run without autograd, whose part is among them. */
+static ptac_plan_outcome run_step(PyObject *plan, PyObject *const *tensors,
+                                  PyObject **results)
+{
+    ptac_plan_outcome outcome;
+    PyObject *type, *error, *traceback;
+
+    if (!ptac_set_grad(false))
+        return PTAC_PLAN_RAISED;
+    outcome = ptac_plan_run(plan, tensors, results, NULL);
+    PyErr_Fetch(&type, &error, &traceback);
+    if (!ptac_set_grad(true))
+        PyErr_Clear();
+    PyErr_Restore(type, error, traceback);
+    return outcome;
+}
+
 /* Run an entry's plan; where that is done, *result is what the call returns. */
 static ptac_plan_outcome run_entry(planned *s, entry *e, PyObject **result)
 {
@@ -170,7 +104,8 @@ static ptac_plan_outcome run_entry(planned *s, entry *e, PyObject **result)
     PTAC_OWNED PyObject *rebuild = Py_NewRef(e->rebuild);
     PTAC_OWNED PyObject *results = NULL;
     const ptac_plan_outcome outcome =
-        ptac_plan_run(plan, e->given.tensors, &results, NULL);
+        e->is_step ? run_step(plan, e->given.tensors, &results)
+                   : ptac_plan_run(plan, e->given.tensors, &results, NULL);
 
     note_outcome(s, plan, outcome);
     *result = outcome == PTAC_PLAN_DONE ? rebuilt(rebuild, results) : NULL;
@@ -212,6 +147,10 @@ static PyObject *planned_call(PyObject *self, PyObject *args, PyObject *kwargs)
         return PyObject_Call(s->eager, args, kwargs);
     }
     e = find(s, args, kwargs);
+    if (e && e->n_given_back >= MOST_GIVEN_BACK) {
+        s->n_given_up++;
+        return PyObject_Call(s->eager, args, kwargs);
+    }
     if (e)
         outcome = run_entry(s, e, &result);
     if (outcome == PTAC_PLAN_DONE || outcome == PTAC_PLAN_RAISED)
@@ -219,7 +158,11 @@ static PyObject *planned_call(PyObject *self, PyObject *args, PyObject *kwargs)
     if (outcome == PTAC_PLAN_BUSY)
         return PyObject_Call(s->eager, args, kwargs);
     s->n_misses++;
-    return PyObject_Call(s->miss, args, kwargs);
+    if (s->n_resting == 0)
+        return PyObject_Call(s->miss, args, kwargs);
+    s->n_resting--;
+    s->n_rested++;
+    return PyObject_Call(s->eager, args, kwargs);
 }
 
 /* --- the object ------------------------------------------------------------------- */
@@ -232,9 +175,10 @@ static int planned_traverse(PyObject *self, visitproc visit, void *arg)
     Py_VISIT(s->eager);
     Py_VISIT(s->miss);
     for (int i = 0; i < s->n_entries; i++) {
-#define X(member) Py_VISIT(s->entries[i].member);
-        OBJECTS(X)
-#undef X
+        const int found = ptac_entry_traverse(&s->entries[i], visit, arg);
+
+        if (found)
+            return found;
     }
     return ptac_guards_traverse(&s->guards, visit, arg);
 }
@@ -308,23 +252,27 @@ PTAC_ARGS(planned_make, 2)
     return (PyObject *)s;
 }
 
-/* planned_reset(planned, modules): forget all plans, and guard these modules. */
-PTAC_ARGS(planned_reset, 2)
+/*
+ * planned_reset(planned, modules, bindings): forget all plans, and guard these modules
+ * and names, which are (dictionary or cell, name or None, object).
+ */
+PTAC_ARGS(planned_reset, 3)
 {
     planned *s = planned_of(args[0]);
     ptac_guards guards = {0};
 
     if (!s)
         return NULL;
-    if (!PyList_Check(args[1]))
-        return PyErr_Format(PyExc_TypeError, "modules are a list");
-    if (!ptac_guards_read(&guards, args[1])) {
+    if (!PyList_Check(args[1]) || !PyList_Check(args[2]))
+        return PyErr_Format(PyExc_TypeError, "lists are expected");
+    if (!ptac_guards_read(&guards, args[1], args[2])) {
         ptac_guards_clear(&guards);
         return NULL;
     }
     clear_entries(s);
     ptac_guards_clear(&s->guards);
     s->guards = guards;
+    s->n_resting = 0;
     Py_RETURN_NONE;
 }
 
@@ -336,54 +284,17 @@ PTAC_O(planned_holds, object)
     return s ? PyBool_FromLong(ptac_guards_hold(&s->guards)) : NULL;
 }
 
-static bool read_places(const planned *s, PyObject *tuple, entry *e)
-{
-    const Py_ssize_t n = PyTuple_Size(tuple);
-
-    e->places = PyMem_Calloc((size_t)n + 1, sizeof *e->places);
-    if (!e->places)
-        return PyErr_NoMemory();
-    for (; e->n_places < n; e->n_places++) {
-        place *at = &e->places[e->n_places];
-
-        if (!PyArg_ParseTuple(PyTuple_GetItem(tuple, e->n_places), "iiUi", &at->module,
-                              &at->home, &at->name, &at->same_as))
-            return false;
-        if (at->module < 0 || at->module >= s->guards.n_modules || at->home < 0 ||
-            at->home >= PTAC_N_HOMES || at->same_as >= e->n_places)
-            return PyErr_Format(PyExc_ValueError, "there is no such place");
-        Py_INCREF(at->name);
-    }
-    return true;
-}
-
-static bool read_entry(const planned *s, PyObject *const *args, entry *e)
-{
-    const ptac_plan *plan = ptac_plan_of(args[3]);
-
-    if (!plan || !read_places(s, args[1], e))
-        return false;
-    e->given.most = plan->n_given;
-    e->given.tensors = PyMem_Calloc((size_t)plan->n_given + 1, sizeof(PyObject *));
-    if (!e->given.tensors)
-        return PyErr_NoMemory();
-    e->described = Py_NewRef(args[0]);
-    e->held = Py_NewRef(args[2]);
-    e->plan = Py_NewRef(args[3]);
-    e->rebuild = Py_NewRef(args[4]);
-    e->circumstances = ptac_circumstances_now();
-    return true;
-}
-
 /*
  * planned_add(planned, (args, kwargs) described, places, held, plan, rebuild or None,
- * generation) -> True: a plan for calls like this one, under circumstances like now. It
- * is given the tensors of the arguments, those at the places, and those held; rebuild
- * makes of its results what the call returns. places are (module, home, name, -1), or
- * with an earlier place that has to be the same tensor in place of -1. False, and
- * nothing is added, where rows may have become others since that generation.
+ * generation, learnt) -> True: a plan for calls like this one, under circumstances like
+ * now. It is given the tensors of the arguments, those at the places, and those held;
+ * rebuild makes of its results what the call returns. places are (module, home, name,
+ * -1), or with an earlier place that has to be the same tensor in place of -1; learnt
+ * is None, or of a training step its parameters: (module, name, whether it learns,
+ * whether it has no gradient before, id()). False, and nothing is added, where rows may
+ * have become others since that generation.
  */
-PTAC_ARGS(planned_add, 7)
+PTAC_ARGS(planned_add, 8)
 {
     planned *s = planned_of(args[0]);
     entry e = {0}, *grown;
@@ -396,21 +307,32 @@ PTAC_ARGS(planned_add, 7)
     grown = PyMem_Realloc(s->entries, ((size_t)s->n_entries + 1) * sizeof *grown);
     if (grown)
         s->entries = grown;
-    if (!grown || !read_entry(s, args + 1, &e)) {
-        clear_entry(&e);
+    if (!grown || !ptac_entry_read(&e, &s->guards, args + 1)) {
+        ptac_entry_clear(&e);
         return grown ? NULL : PyErr_NoMemory();
     }
     if (PyLong_AsUnsignedLongLong(args[6]) != e.circumstances.generation) {
-        clear_entry(&e);
+        ptac_entry_clear(&e);
         return PyErr_Occurred() ? NULL : Py_NewRef(Py_False);
     }
     s->entries[s->n_entries++] = e;
     Py_RETURN_TRUE;
 }
 
+/* planned_rest(planned, n): make the next n calls without a plan eagerly at once. */
+PTAC_ARGS(planned_rest, 2)
+{
+    planned *s = planned_of(args[0]);
+
+    if (!s)
+        return NULL;
+    s->n_resting = PyLong_AsLongLong(args[1]);
+    return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
+}
+
 /*
  * planned_counts(planned) -> (plans, hits, misses, runs given back, calls while another
- * thread ran the plan, {reason: calls aside})
+ * thread ran the plan, calls rested, {reason: calls aside})
  */
 PTAC_O(planned_counts, object)
 {
@@ -421,8 +343,11 @@ PTAC_O(planned_counts, object)
         if (s->n_aside[i])
             ptac_put(&aside, i == PTAC_OFF ? "switched off" : ptac_reason_text(i),
                      PyLong_FromLongLong(s->n_aside[i]));
-    return aside ? Py_BuildValue("iLLLLN", s->n_entries, s->n_hits, s->n_misses,
-                                 s->n_gave_back, s->n_busy, aside)
+    if (aside && s->n_given_up)
+        ptac_put(&aside, "its plan was given back by a kernel",
+                 PyLong_FromLongLong(s->n_given_up));
+    return aside ? Py_BuildValue("iLLLLLN", s->n_entries, s->n_hits, s->n_misses,
+                                 s->n_gave_back, s->n_busy, s->n_rested, aside)
                  : NULL;
 }
 
@@ -433,7 +358,8 @@ PTAC_O(planned_count_anew, object)
 
     if (!s)
         return NULL;
-    s->n_hits = s->n_misses = s->n_gave_back = s->n_busy = 0;
+    s->n_hits = s->n_misses = s->n_gave_back = s->n_given_up = s->n_busy = 0;
+    s->n_rested = 0;
     memset(s->n_aside, 0, sizeof s->n_aside);
     Py_RETURN_NONE;
 }

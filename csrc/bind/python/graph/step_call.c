@@ -4,6 +4,7 @@
 #include "bind/python/graph/graph.h"
 
 #include "bind/python/interpreter/vectorcall.h"
+#include "bind/python/module/names.h"
 
 /* A value among the arguments: argument at, or its element, where that is a list. */
 typedef struct hole {
@@ -64,22 +65,34 @@ static bool fill(ptac_plan *plan, call_step *s)
     return true;
 }
 
+/* What has memory already is given the result's numbers. */
+static bool put(ptac_plan *plan, int value, PyObject *result)
+{
+    PyObject *to, *done;
+
+    if (plan->values[value].kind == PTAC_VALUE_MADE)
+        return ptac_value_take_object(plan, value, Py_NewRef(result));
+    to = ptac_value_object(plan, value);
+    done = to ? PyObject_CallMethodObjArgs(to, ptac_names.copy_, result, NULL) : NULL;
+    Py_XDECREF(done);
+    return done;
+}
+
 /* An output that nobody reads has no number. */
 static bool take(ptac_plan *plan, const call_step *s, PyObject *result)
 {
     const bool are_several = PyTuple_Check(result) || PyList_Check(result);
 
+    if (s->n_outputs == 0)
+        return true;
     if (s->n_outputs == 1 && !are_several)
-        return s->outputs[0] < 0 ||
-               ptac_value_take_object(plan, s->outputs[0], Py_NewRef(result));
+        return s->outputs[0] < 0 || put(plan, s->outputs[0], result);
     if (!are_several || PySequence_Size(result) < s->n_outputs)
         return false;
     for (int i = 0; i < s->n_outputs; i++) {
-        PyObject *output = PySequence_GetItem(result, i);
+        PTAC_OWNED PyObject *output = PySequence_GetItem(result, i);
 
-        if (s->outputs[i] < 0)
-            Py_XDECREF(output);
-        else if (!ptac_value_take_object(plan, s->outputs[i], output))
+        if (!output || (s->outputs[i] >= 0 && !put(plan, s->outputs[i], output)))
             return false;
     }
     return !PyErr_Occurred();
@@ -141,8 +154,8 @@ static bool describe(ptac_plan *plan, call_step *s, PyObject *holes, PyObject *o
         PyObject *number = PyTuple_GetItem(outputs, s->n_outputs);
         const int value = number == Py_None ? -1 : ptac_value_number(plan, number);
 
-        if (value >= 0 && plan->values[value].kind != PTAC_VALUE_MADE)
-            return PyErr_Format(PyExc_ValueError, "a call makes its outputs");
+        if (value >= 0 && plan->values[value].kind == PTAC_VALUE_GIVEN)
+            return PyErr_Format(PyExc_ValueError, "what is given is not written so");
         s->outputs[s->n_outputs] = value;
     }
     return !PyErr_Occurred();

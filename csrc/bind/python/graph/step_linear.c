@@ -87,7 +87,7 @@ static const ptac_kernel *choose(ptac_plan *plan, const linear_step *s,
                                .n = w->sizes[0],
                                .k = w->sizes[1],
                                .activation = s->activation};
-    row = ptac_probe(&call, why);
+    row = ptac_probe_or(&call, "blas", why);
     if (row && (row->in_bf16 || ptac_products_are_lowered()))
         *why = PTAC_PRECISION;
     if (row && !*why && plan->values[s->output].kind != PTAC_VALUE_MADE &&
@@ -124,6 +124,7 @@ PTAC_ARGS(plan_linear, 5)
         s->row = choose(plan, s, &why);
     }
     s->step.row = s->row;
+    s->step.allocates = s->row && !ptac_linear_writes_into(s->row);
     if (s->row)
         return ptac_plan_add(plan, &s->step, args[4]);
     drop(&s->step);

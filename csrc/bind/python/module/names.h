@@ -28,7 +28,7 @@
         X(momentum_decay), X(padding_idx), X(max_norm), X(scale_grad_by_freq),         \
         X(sparse), X(mode), X(include_last_offset), X(__code__), X(__name__),          \
         X(__basicsize__), X(__dict__), X(_dispatch_cache), X(cached_ops), X(f_back),   \
-        X(f_code)
+        X(f_code), X(cell_contents), X(copy_), X(_post_accumulate_grad_hooks)
 
 /* Filled when the module is made. */
 extern struct ptac_names {

@@ -211,20 +211,23 @@ static ptac_reason read_backward(const ptac_cross_entropy_args *args, at_tensor 
     return ptac_call_place(call);
 }
 
-bool ptac_cross_entropy_gradient(const char *row_name,
-                                 const ptac_cross_entropy_args *args, at_tensor grad,
-                                 at_tensor saved, bool over_p, at_tensor *grad_x)
+/* By a row that has been chosen, or by the one of that name, if that is admitted. */
+static bool run_gradient(const ptac_kernel *row, const char *row_name,
+                         const ptac_cross_entropy_args *args, at_tensor grad,
+                         at_tensor saved, bool over_p, at_tensor *grad_x)
 {
     ptac_cross_entropy params;
     ptac_call call;
     const ptac_reason why = read_backward(args, grad, saved, &params, &call);
-    const ptac_kernel *row;
     AT_OWNED at_tensor made = NULL;
     PTAC_CUDA_SCOPE scope = {false};
 
     if (why)
         return refused(call.op, why);
-    row = ptac_admit_row(&call, row_name);
+    if (row)
+        call.n_threads = ptac_the_host.n_threads();
+    else
+        row = ptac_admit_row(&call, row_name);
     if (!row)
         return false;
     if (!ptac_cuda_begin(&call, &scope))
@@ -243,4 +246,18 @@ bool ptac_cross_entropy_gradient(const char *row_name,
         return false;
     *grad_x = at_give(&made);
     return true;
+}
+
+bool ptac_cross_entropy_gradient(const char *row_name,
+                                 const ptac_cross_entropy_args *args, at_tensor grad,
+                                 at_tensor saved, bool over_p, at_tensor *grad_x)
+{
+    return run_gradient(NULL, row_name, args, grad, saved, over_p, grad_x);
+}
+
+bool ptac_cross_entropy_gradient_by(const ptac_kernel *row,
+                                    const ptac_cross_entropy_args *args, at_tensor grad,
+                                    at_tensor *grad_x)
+{
+    return run_gradient(row, NULL, args, grad, NULL, true, grad_x);
 }

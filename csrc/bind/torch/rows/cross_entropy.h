@@ -45,4 +45,9 @@ bool ptac_cross_entropy_gradient(const char *row_name,
                                  const ptac_cross_entropy_args *args, at_tensor grad,
                                  at_tensor saved, bool over_p, at_tensor *grad_x);
 
+/* The same on the CPU, over p, by a row that the caller has chosen for such a call. */
+bool ptac_cross_entropy_gradient_by(const ptac_kernel *row,
+                                    const ptac_cross_entropy_args *args, at_tensor grad,
+                                    at_tensor *grad_x);
+
 #endif

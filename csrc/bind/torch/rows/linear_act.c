@@ -352,22 +352,37 @@ static bool read_gradients(ptac_linear_gradients *g, const ptac_view *grad,
            ptac_view_is_contiguous(&saved);
 }
 
-bool ptac_linear_backward(const char *row_name, ptac_act activation,
-                          ptac_linear_gradients *gradients)
+/* By a row that has been chosen, or by the one of that name, if that is admitted. */
+static bool run_backward(const ptac_kernel *row, const char *row_name,
+                         ptac_act activation, ptac_linear_gradients *gradients)
 {
     ptac_linear_act params = {.activation = activation, .host = gradients};
     ptac_call call = {
         .op = PTAC_OP_LINEAR_ACT_BACKWARD, .n_inputs = 1, .params = &params};
     ptac_view *grad = &call.inputs[0];
-    const ptac_kernel *row;
 
     ptac_view_of(gradients->grad, grad);
     if (!read_gradients(gradients, grad, &params)) {
         ptac_refuse(call.op, PTAC_ARGUMENT);
         return false;
     }
-    row = ptac_admit_row(&call, row_name);
+    if (row)
+        call.n_threads = ptac_the_host.n_threads();
+    else
+        row = ptac_admit_row(&call, row_name);
     return row && ptac_run(row, &call);
+}
+
+bool ptac_linear_backward(const char *row_name, ptac_act activation,
+                          ptac_linear_gradients *gradients)
+{
+    return run_backward(NULL, row_name, activation, gradients);
+}
+
+bool ptac_linear_backward_by(const ptac_kernel *row, ptac_act activation,
+                             ptac_linear_gradients *gradients)
+{
+    return run_backward(row, NULL, activation, gradients);
 }
 
 static ptac_reason accepts_onednn(const ptac_call *call)

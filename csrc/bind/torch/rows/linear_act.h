@@ -73,4 +73,8 @@ ptac_reason ptac_linear_read(ptac_linear_tensors *tensors, ptac_call *call);
 bool ptac_linear_backward(const char *row_name, ptac_act activation,
                           ptac_linear_gradients *gradients);
 
+/* The same by a row that the caller has chosen for such a call. */
+bool ptac_linear_backward_by(const ptac_kernel *row, ptac_act activation,
+                             ptac_linear_gradients *gradients);
+
 #endif
