@@ -1,4 +1,4 @@
-"""``python -m benchmarks memory | conv | quantization | lr | zoo | gpu | ...``.
+"""``python -m benchmarks memory | conv | quantization | lr | zoo | peers | ...``.
 
 ``python -m pai_torchacc bench`` has the other figures, and ``pai_torchacc.bench`` what
 all share: workloads, interleaved timing, tables.
@@ -25,6 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _add_quantization(commands)
     _add_learning_rate(commands)
     _add_zoo(commands)
+    _add_peers(commands)
     _add_loaders(commands)
     _add_distributed(commands)
     _add_batch_size(commands)
@@ -136,6 +137,25 @@ def _add_learning_rate(commands: CommandLine) -> None:
     )
     _add_figures(rate)
     rate.add_argument("--plot", metavar="FILE", help="draw loss curves here (PNG)")
+
+
+def _add_peers(commands: CommandLine) -> None:
+    about = "plans beside ONNX Runtime, OpenVINO and torch.compile"
+    peers = commands.add("peers", _run_of("peers.run"), about)
+    peers.add_argument("names", nargs="*", help="parts of models' names; default: all")
+    peers.add_argument(
+        "--rivals",
+        nargs="+",
+        choices=("onnxruntime", "openvino", "inductor"),
+        default=["onnxruntime", "openvino"],
+        help="default: ONNX Runtime and OpenVINO",
+    )
+    peers.add_argument(
+        "--batches", nargs="+", type=count, default=(1, 8), help="default: 1 8"
+    )
+    _add_threads(peers, "1")
+    peers.add_argument("--quick", action="store_true", help="fewer and shorter blocks")
+    _add_figures(peers, checks=False)
 
 
 def _add_zoo(commands: CommandLine) -> None:

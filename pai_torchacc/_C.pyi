@@ -636,6 +636,19 @@ def plan_cross_entropy(
     ends: _Ints,
     /,
 ) -> _Why: ...
+def plan_norm_training(
+    plan: Any,
+    tensors: _Args,
+    momentum: float,
+    eps: float,
+    act: int,
+    out: _Ints,
+    ends: _Ints,
+    /,
+) -> _Why: ...
+def plan_norm_gradients(
+    plan: Any, row: str, tensors: _Args, act: int, out: _Args, ends: _Ints, /
+) -> _Why: ...
 def plan_gradients(plan: Any, pairs: tuple[_Ints, ...], ends: _Ints, /) -> None: ...
 def plan_has_effects(plan: Any, written: _Ints, is_foreign: bool, /) -> None: ...
 def plan_otherwise(plan: Any, n: int, /) -> None: ...

@@ -18,7 +18,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one subcommand; the process's exit status."""
     words = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        if words[:2] == ["bench", beside.FORWARDED]:  # which has options of its own
+        if words[:1] == ["bench"] and words[1:2] and words[1] in beside.FORWARDED:
             return beside.run(words[1:])
         return _commands().run(words)
     except UsageError as error:
@@ -60,7 +60,8 @@ def _commands() -> CommandLine:
         "names",
         nargs="*",
         help="parts of names of figures or workloads; default: all. First of them "
-        "zoo: models of many kinds, in a checkout of the repository; bench zoo --help",
+        "zoo: models of many kinds, or peers: other engines, in a checkout of the "
+        "repository; bench zoo --help",
     )
     bench.add_argument("--quick", action="store_true", help="under two minutes")
     bench.add_argument(

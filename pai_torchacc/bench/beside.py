@@ -9,8 +9,8 @@ from pathlib import Path
 
 from pai_torchacc.commands.usage import UsageError
 
-FORWARDED = "zoo"
-"""The first word after ``bench`` that is not a figure's."""
+FORWARDED = ("zoo", "peers")
+"""First words after ``bench`` that are not figures'."""
 
 
 def run(words: Sequence[str]) -> int:

@@ -31,7 +31,7 @@ LONG = ("W4", "W5", "ResNet18@224", "VGG", "UN", level_fast.LOSS.split(",")[0])
 
 TARGETS = Path("benchmarks") / "targets.toml"
 
-BESIDE = ("memory", "conv", "quantization", "lr", FORWARDED)
+BESIDE = ("memory", "conv", "quantization", "lr", *FORWARDED)
 """What the repository's ``benchmarks`` measures."""
 
 

@@ -121,7 +121,8 @@ def optimize(
     A step leaves gradients, parameters, statistics and random streams as it would
     without a plan; its results do not belong to autograd any more. Optimizers,
     schedules, gradient scalers and ``clip_grad_norm_`` in it are called as ever, so
-    that their numbers may be changed at any time.
+    that their numbers may be changed at any time. What a plan calls, and the last
+    modules and optimizers among arguments, live as long as the function.
 
     Undone by :func:`unoptimize`, and for all at once by ``disable()``.
     """

@@ -62,6 +62,7 @@ class Chooser:
             if node.op == "linear_gradients"
         ]
         self._has_kept: set[Value] = set()
+        self._rows: dict[Value, str | None] = {}
         self._scratch = Plan(graph, c, views_in(graph, every), Storage(graph, []))
 
     def steps(self) -> list[Step]:
@@ -77,6 +78,8 @@ class Chooser:
             "linear_gradients": self._of_linear_gradients,
             "cross_entropy": self._of_loss,
             "cross_entropy_gradient": self._of_loss_gradient,
+            "norm_training": self._of_norm_training,
+            "norm_gradients": self._of_norm_gradients,
         }
         # A norm's row gives back where its statistics are not finite.
         depends = self._has_effects and any(convolutions.is_norm(p) for p in node.parts)
@@ -171,6 +174,33 @@ class Chooser:
         for part in node.parts:
             yield self._alone(_summed(part, found.of_bias))
 
+    def _of_norm_training(self, node: Node) -> Iterator[Step]:
+        (kept,) = node.args
+        step = Step(
+            "norm_training",
+            node.parts,
+            _given(*node.parts[0].args[:5]),
+            node.outputs,
+            kept.activation,
+        )
+        row = self._takes(step) and step.row
+        if row and self._takes(_gradients_step(kept.gradients, row)):
+            self._rows[kept.numbers] = row
+            yield step
+        else:
+            yield from map(self._alone, node.parts)
+
+    def _of_norm_gradients(self, node: Node) -> Iterator[Step]:
+        (kept,) = node.args
+        row = self._rows.get(kept.numbers)
+        if row is None:
+            yield from map(self._alone, node.parts)
+            return
+        step = _gradients_step(node, row)
+        if not self._takes(step):
+            raise RowsChanged("a norm was taken, and its gradient is not")
+        yield step
+
     def _of_loss(self, node: Node) -> Iterator[Step]:
         softmax, loss = node.parts
         inputs = _given(softmax.args[0], *loss.args[1:3])
@@ -194,6 +224,15 @@ class Chooser:
             raise RowsChanged("a loss was taken, and its gradient is not")
 
 
+def _gradients_step(node: Node, row: str) -> Step:
+    """Of a normalization by the batch, by the row that has made its numbers."""
+    (kept,) = node.args
+    inputs = _given(kept.grad, *node.parts[-1].args[1:3], kept.numbers)
+    step = Step("norm_gradients", node.parts, inputs, node.outputs, kept.activation)
+    step.about = kept, row
+    return step
+
+
 def _by_torch(step: Step) -> list[Node]:
     """The operators that make the step's outputs, in order."""
     if step.kind == "linear":
@@ -204,7 +243,8 @@ def _by_torch(step: Step) -> list[Node]:
     if step.kind == "cross_entropy":
         logs = step.parts[0].output
         return [*step.parts, Node(_aten.exp.default, (logs,), {}, [step.outputs[1]])]
-    return [] if step.kind == "cross_entropy_gradient" else list(step.parts)
+    has_none = ("cross_entropy_gradient", "norm_training", "norm_gradients")
+    return [] if step.kind in has_none else list(step.parts)
 
 
 def _summed(part: Node, bias: Value | None) -> Node:

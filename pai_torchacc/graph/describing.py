@@ -100,7 +100,8 @@ class Plan:
         writes = [value for part in step.parts for value in part.writes]
         if reason is None and (writes or any(part.is_random() for part in step.parts)):
             is_call = step.kind == "call"
-            numbers = () if is_call else tuple(map(self.number, writes))
+            counted = [v for part in step.parts if _counts(part) for v in part.writes]
+            numbers = () if is_call else tuple(map(self.number, counted))
             op = step.parts[0].op
             is_foreign = isinstance(op, Function) and op.is_foreign
             self._c.plan_has_effects(self.plan, numbers, is_foreign)
@@ -139,6 +140,24 @@ class Plan:
         numbers = tuple(None if v is None else self.number(v) for v in tensors)
         return self._c.plan_cross_entropy(
             self.plan, numbers, reduction, ignored, outputs, ends
+        )
+
+    def _add_norm_training(self, step: Step, outputs: Any, ends: Any) -> str | None:
+        x, weight, bias, mean, variance, _, momentum, eps = step.parts[0].args
+        tensors = (x, weight, bias, mean, variance)
+        numbers = tuple(None if v is None else self.number(v) for v in tensors)
+        return self._c.plan_norm_training(
+            *(self.plan, numbers, float(momentum), float(eps)),
+            *(step.activation, outputs, ends),
+        )
+
+    def _add_norm_gradients(self, step: Step, outputs: Any, ends: Any) -> str | None:
+        kept, row = step.about
+        _, x, weight = step.parts[-1].args[:3]
+        tensors = (kept.grad, x, weight, kept.numbers)
+        numbers = tuple(None if v is None else self.number(v) for v in tensors)
+        return self._c.plan_norm_gradients(
+            self.plan, row, numbers, step.activation, outputs, ends
         )
 
     def _add_gradients(self, step: Step, outputs: Any, ends: Any) -> str | None:
@@ -251,3 +270,8 @@ def linear_of(step: Step) -> tuple[Value, Value, Value | None]:
     bias = node.args[0] if node.op is _aten.addmm.default else None
     x, weight = node.args[-2:]
     return x, weight.root, bias
+
+
+def _counts(node: Node) -> bool:
+    """Torch counts the versions of what it writes."""
+    return not isinstance(node.op, str | Function) and node.op._schema.is_mutable

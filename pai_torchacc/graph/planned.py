@@ -117,6 +117,8 @@ class Planned:
         self._recorded: dict[Any, _Recorded] = {}
         self.refused: dict[Any, CannotPlan] = {}
         self._first: set[Any] = set()
+        self._only_computes = False
+        """It leaves backward() to others, and is no step."""
         self._generation = -1
         self._n_refused = self._n_changes = self._n_hits = 0
         self._latest: CannotPlan | None = None
@@ -204,7 +206,6 @@ class Planned:
             self.entry, [] if self._is_odd else modules, self._names.bindings
         )
         self._generation = self._c.chooser_generation()
-        self._n_refused = 0
         for recorded in self._recorded.values():
             recorded.lowered.clear()
 
@@ -221,7 +222,7 @@ class Planned:
             self._refuse(why, CannotPlan(why))
             return None
         learns = torch.is_grad_enabled() and self._learns()
-        if learns and self._root is not None:
+        if learns and (self._root is not None or self._only_computes):
             return None
         tensors: list[Tensor] = []
         of_modules = _tensors_of(self._modules())
@@ -274,6 +275,7 @@ class Planned:
                 self._refuse("hooks", CannotPlan(text))
                 return False
             self.refused.clear()
+            self._n_refused = 0
             return not self._is_restless()
         if self._generation != self._c.chooser_generation():
             self._reset()
@@ -404,6 +406,9 @@ class Planned:
             recorded.lowered[now] = lowered
 
     def _refuse(self, key: Any, refusal: CannotPlan) -> None:
+        if refusal.is_silent:
+            self._only_computes = True
+            return
         self._n_refused += 1
         n_more = min(self._n_refused - MOST_REFUSED_ON_END, 16)
         if n_more > 0:

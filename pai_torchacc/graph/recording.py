@@ -46,6 +46,13 @@ _ASK_AUTOGRAD = {_aten.mkldnn_rnn_layer.default}
 
 _READS = frozenset({"numpy", "tolist", "apply_", "map_", "map2_"})
 
+_OF_GENERATORS = frozenset(
+    name for name in vars(torch.Generator) if not name.startswith("_")
+)
+
+_TOLD = _READS | _OF_GENERATORS
+"""Methods by whose names it is decided whether to look at a call."""
+
 _HIGHER_ORDER = f"{Path(torch.__file__).parent}{os.sep}_higher_order_ops{os.sep}"
 
 _TAKE_FUNCTIONS = {"cond", "while_loop", "map", "scan", "associative_scan"}
@@ -162,12 +169,16 @@ class Recorder(TorchDispatchMode):
                 made = func.decompose(*args, **kwargs)
             if made is not NotImplemented:
                 return made
-        with self.refusing():
-            note = self._before(func, args, kwargs)
-        result = func(*args, **kwargs)
-        with self.refusing():
-            if self.refusal is None:
-                note(result)
+        sys.setprofile(None)  # which would tell of all that is done here
+        try:
+            with self.refusing():
+                note = self._before(func, args, kwargs)
+            result = func(*args, **kwargs)
+            with self.refusing():
+                if self.refusal is None:
+                    note(result)
+        finally:
+            sys.setprofile(self._look)
         return result
 
     def is_paused(self) -> bool:
@@ -190,7 +201,8 @@ class Recorder(TorchDispatchMode):
         if self.training is not None:
             self.training.__enter__()
         self._is_gone = False
-        sys.setprofile(self._look_at_call)
+        self._look = self._look_at_call
+        sys.setprofile(self._look)
         return super().__enter__()
 
     def __exit__(self, *error: Any) -> None:
@@ -211,37 +223,37 @@ class Recorder(TorchDispatchMode):
     def forget(self) -> None:
         """Let go of what belongs to the call."""
         self.training = self._functions = None
-        del self.memories
+        del self.memories, self._look
 
     def _look_at_call(self, frame: FrameType, event: str, called: Any) -> None:
         """Python reads a tensor's numbers by functions that torch's modes never see.
 
         Operators that take functions are compiled, and would stay so for this mode.
+        Called for all that Python calls, so names come first.
         """
-        code = frame.f_code
-        if self.training is not None:
+        if event == "c_call":
+            if called.__name__ in _TOLD and not self.is_paused():
+                self._look_at_method(frame, called)
+            return
+        name = frame.f_code.co_name
+        if self.training is not None and self.training.is_of_interest(frame, name):
             self.training.look(frame, event, called)
-            if self.training.is_paused:
-                return
-        if (
+        elif (
             event == "call"
-            and code.co_name in _TAKE_FUNCTIONS
-            and code.co_filename.startswith(_HIGHER_ORDER)
+            and name in _TAKE_FUNCTIONS
+            and frame.f_code.co_filename.startswith(_HIGHER_ORDER)
+            and not self.is_paused()
         ):
             if self.training is None:
                 raise Leave("an operator takes functions", where(frame))
             self.refuse("an operator takes functions", frame)
             self._go()
-            return
-        if (
-            event == "c_call"
-            and called.__name__ in _READS
-            and isinstance(getattr(called, "__self__", None), Tensor)
-        ):
+
+    def _look_at_method(self, frame: FrameType, called: Any) -> None:
+        owner = getattr(called, "__self__", None)
+        if called.__name__ in _READS and isinstance(owner, Tensor):
             self.refuse("a tensor's numbers are read in Python", frame)
-        if event == "c_call" and isinstance(
-            getattr(called, "__self__", None), torch.Generator
-        ):
+        if called.__name__ in _OF_GENERATORS and isinstance(owner, torch.Generator):
             self.refuse("a generator of random numbers is set or read", frame)
 
     def refuse(self, reason: str, frame: FrameType | None = None) -> None:
@@ -289,7 +301,9 @@ class Recorder(TorchDispatchMode):
         if not self.memories.is_given(value) and (
             wants_grad or type(tensor) is not Tensor
         ):
-            raise CannotPlan("a result wants a gradient")
+            refusal = CannotPlan("a result wants a gradient")
+            refusal.is_silent = self._leaves_backward_to_others()
+            raise refusal
         if value.root.over is not None:
             raise CannotPlan("a tensor that the step has changed is returned")
         is_given = self.memories.is_given(value.root) and not self._is_functional
@@ -298,6 +312,9 @@ class Recorder(TorchDispatchMode):
         if value.root in self._constants:
             raise CannotPlan("a constant is returned")
         return value
+
+    def _leaves_backward_to_others(self) -> bool:
+        return self.training is not None and not self.training.has_begun()
 
     def _check_kept(self) -> None:
         """What the call has made is gone, but for its results."""

@@ -20,6 +20,8 @@ class CannotPlan(RuntimeError):
 
     def __init__(self, reason: str, where: str = ""):
         self.reason, self.where = reason, where
+        self.is_silent = False
+        """Nothing is wrong: a gradient is to come, which is nobody's surprise."""
         self.is_of_first = False
         """Another call like this one may be recorded."""
         self.n_calls = 1

@@ -347,3 +347,17 @@ def test_switched_off_steps_are_eager() -> None:
     for _ in range(3):
         trained.go()
     assert trained.n_planned() > before
+
+
+def test_a_function_that_leaves_backward_to_others() -> None:
+    ptac.enable()
+    model = mlp()
+    forward = ptac.optimize(lambda x: model(x).exp(), on_refusal="raise")
+    ((x, _),) = batches(1, 8, 12)
+    for _ in range(6):
+        forward(x).sum().backward()
+    assert planned_of(forward).counts()["planned_calls"] == 0
+    with torch.no_grad():
+        for _ in range(3):
+            forward(x)
+    assert planned_of(forward).counts()["planned_calls"] == 2

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import switching
 import torch
 import torch.nn.functional as F
 from planning import planned_of
@@ -313,3 +314,55 @@ def test_equal_gradients_are_two_tensors(name: str) -> None:
     _, model = both(Wide(), batches(5, 8, 12), build)
     grads = [parameter.grad.data_ptr() for parameter in model.parameters()]
     assert len(set(grads)) == len(grads)
+
+
+def normed(act: nn.Module, channels_last: bool) -> nn.Module:
+    """Two normalizations, of which one has an activation behind it."""
+    torch.manual_seed(2)
+    layers = (nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), act)
+    more = (nn.Conv2d(16, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16))
+    model = nn.Sequential(*layers, *more, nn.Flatten(), nn.Linear(16 * 32 * 32, 5))
+    return model.to(memory_format=torch.channels_last) if channels_last else model
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize(
+    "act",
+    [nn.ReLU(), nn.ReLU(inplace=True), nn.ReLU6(), nn.SiLU(), nn.Hardswish()],
+    ids=str,
+)
+def test_norms_run_with_their_activations(act: nn.Module, channels_last: bool) -> None:
+    data = batches(4, 8, 3, 32, 32)
+    if channels_last:
+        last = torch.channels_last
+        data = [(x.contiguous(memory_format=last), y) for x, y in data]
+    ptac.enable()
+    with switching.pins(("batch_norm_act", "batch_norm_act_backward")):
+        model = normed(act, channels_last)
+        both(model, data)
+        step = ptac.optimize(plain(model, sgd(model.parameters())), on_refusal="raise")
+        for batch in data[:3]:
+            step(*batch)
+        lowered = planned_of(step).plans()[-1][1]
+    kinds = {one.name: one.kind for one in lowered.steps}
+    names = [name for name, kind in kinds.items() if kind == "norm_training"]
+    # The gradient that comes from Flatten does not lie as channels_last.
+    n_merged = 1 if channels_last else 2
+    assert len(names) == n_merged
+    assert any(" + " in name for name in names)
+    assert sum(kind == "norm_gradients" for kind in kinds.values()) == n_merged
+
+
+def test_norms_that_others_read_stay_apart() -> None:
+    ptac.enable()
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm, self.last = nn.BatchNorm2d(16), nn.Linear(16, 5)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.norm(x)
+            return self.last((F.silu(y) + y * 2).mean((2, 3)))
+
+    both(Net(), batches(5, 8, 16, 16, 16))

@@ -18,6 +18,7 @@ from pai_torchacc.graph.passes import (
     linear_gradients,
     linears,
     losses,
+    norm_training,
     norms,
     sums,
 )
@@ -32,6 +33,7 @@ _passes: dict[str, Pass] = {
     "norms": norms.run,
     "linears": linears.run,
     "sums": sums.run,
+    "norm_training": norm_training.run,
     "linear_gradients": linear_gradients.run,
     "losses": losses.run,
 }

@@ -56,3 +56,18 @@ def gradient_of(node: Node) -> tuple[int, Value, Value]:
     if code == GELU and node.kwargs.get("approximate") == "tanh":
         code = GELU_TANH
     return code, node.args[0], node.args[1]
+
+
+def norm_gradient_of(node: Node, z: Value, y: Value) -> int:
+    """Which activation's gradient a node computes, where that made y of z; or 0."""
+    if node.op is _aten.threshold_backward.default:
+        return RELU if node.args[1] is y and node.args[2] == 0 else 0
+    if len(node.args) < 2 or node.args[1] is not z:  # noqa: PLR2004
+        return 0
+    if node.op is _aten.hardtanh_backward.default:
+        return RELU6 if tuple(node.args[2:]) == (0, 6) else 0
+    codes = {
+        _aten.silu_backward.default: SILU,
+        _aten.hardswish_backward.default: HARDSWISH,
+    }
+    return codes.get(node.op, 0)

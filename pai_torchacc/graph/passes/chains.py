@@ -67,12 +67,16 @@ class Readers:
             return None
         return following
 
-    def only(self, value: Value) -> Node | None:
-        """The node that alone reads a value, which has memory and is no result."""
+    def only(self, value: Value, at_any_time: bool = False) -> Node | None:
+        """The node that alone reads a value, which has memory and is no result.
+
+        Unless told, with nothing between the two by which either could not be moved.
+        """
         nodes = self._readers.get(value, [])
         if len(nodes) != 1 or value in self._results:
             return None
-        return nodes[0] if self.is_soon(value.made_by, nodes[0]) else None
+        may_move = at_any_time or self.is_soon(value.made_by, nodes[0])
+        return nodes[0] if may_move else None
 
     def is_soon(self, maker: Node | None, reader: Node) -> bool:
         """The maker may be moved to where its reader is: what lives on is as it was."""
@@ -117,6 +121,7 @@ class Merger:
         outputs = parts[-1].outputs[:1] if outputs is None else outputs
         args = () if about is None else (about,)
         merged = Node(name, args, {}, outputs, parts[0].where, list(parts))
+        merged.writes = [value for part in parts for value in part.writes]
         for value in filter(None, outputs):
             value.made_by = merged
         self._by.update({id(node): None for node in parts})

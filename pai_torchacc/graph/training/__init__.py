@@ -27,6 +27,8 @@ from pai_torchacc.graph.training.program import Program
 if TYPE_CHECKING:
     from pai_torchacc.graph.recording import Recorder
 
+_NAMES = foreign.NAMES | {"_engine_run_backward", "zero_grad"}
+
 _ENGINE = str(Path(torch.autograd.graph.__file__))
 
 
@@ -73,6 +75,10 @@ class Training:
         for hook in self._hooks:
             hook.remove()
 
+    def is_of_interest(self, frame: FrameType, name: str) -> bool:
+        """A function may be one that this is about, by its name."""
+        return name in _NAMES or frame is self._caller
+
     def look(self, frame: FrameType, event: str, returned: Any) -> None:
         """Python calls a function, or returns from it."""
         if event == "return" and self._caller is frame:
@@ -98,6 +104,10 @@ class Training:
             raise CannotPlan("an error is raised and caught")
         self._gradients.note("")
         self._program.check()
+
+    def has_begun(self) -> bool:
+        """backward() was called."""
+        return bool(self._learnt)
 
     def has_learnt(self, tensor: Tensor) -> bool:
         """Autograd's graph behind a tensor has been gone through, and is gone."""

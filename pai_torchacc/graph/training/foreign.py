@@ -34,6 +34,9 @@ _FILES = {
     if module.__file__
 }
 
+NAMES = frozenset().union(*_FILES.values())
+"""What these functions are called."""
+
 _CLIPPING = {
     "clip_grad_norm_": ("max_norm", "norm_type", "error_if_nonfinite", "foreach"),
     "clip_grad_value_": ("clip_value", "foreach"),

@@ -1,0 +1,1 @@
+"""Inference by plans beside the engines that people export to."""
