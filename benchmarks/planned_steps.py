@@ -7,20 +7,14 @@ models' names. Each way trains a copy of its own, in the same process.
 
 from __future__ import annotations
 
-import argparse
-import csv
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 
 import pai_torchacc as ptac
-from benchmarks.zoo.choice import chosen
+from benchmarks.planned import print_table, timed
 from benchmarks.zoo.model import MODELS
-from pai_torchacc.bench.measure import alternate, raise_malloc_thresholds
-
-COLUMNS = ("model", "threads", "stock_us", "enabled_us", "planned_us", "planned_steps")
 
 
 def step_of(name: str) -> Callable[[], Any]:
@@ -54,50 +48,9 @@ def measure(name: str) -> tuple[Any, ...] | None:
         return None
     n_steps = len(found.plans()[-1][1].steps)
 
-    def to_plans() -> None:
-        # Switching forgets plans; the first call makes them anew.
-        ptac.enable("operator_fusion", "memory_pool", "graph_optimization")
-        planned()
-
-    timed = alternate(
-        {
-            "stock": (ptac.disable, step_of(name)),
-            "enabled": (ptac.enable, step_of(name)),
-            "planned": (to_plans, planned),
-        },
-        blocks=10,
-        block_s=0.05,
-    )
-    return (*(round(1e6 * timed[way].best, 2) for way in timed), n_steps)
-
-
-def main() -> None:
-    """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", default=[])
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--all", action="store_true")
-    parser.add_argument("--csv", type=Path)
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
-    raise_malloc_thresholds()
-    rows = []
-    print(f"{'model':50} {'stock us':>10}  enabled  planned  steps")
-    for name in chosen(options.names, options.all)[0]:
-        figures = measure(name)
-        ptac.disable()
-        if figures is None:
-            continue
-        stock, enabled, planned, n_steps = figures
-        print(f"{name:50} {stock:10.1f} {stock / enabled:7.2f}x", end="")
-        print(f" {stock / planned:7.2f}x {n_steps:6}", flush=True)
-        rows.append((name, options.threads, *figures))
-    if options.csv:
-        with options.csv.open("w", newline="") as file:
-            writer = csv.writer(file)
-            writer.writerow(COLUMNS)
-            writer.writerows(rows)
+    timings = timed(step_of(name), planned, step_of(name))
+    return (*(us for _, us in timings), n_steps)
 
 
 if __name__ == "__main__":
-    main()
+    print_table(measure, __doc__)

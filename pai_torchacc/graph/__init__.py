@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 NAME = "graph_optimization"
 
 __all__ = [
+    "CannotPlan",
     "enable_graph_optimization",
     "explain",
     "optimize",
@@ -105,7 +106,9 @@ def optimize(
     on_refusal : {"warn", "raise", "ignore"}
         Where a recording shows that a call must not be replayed, as when it reads a
         tensor's number in Python or writes to an argument: warn once, with file and
-        line, and make such calls eagerly; or raise :class:`CannotPlan`.
+        line where there is one, and make such calls eagerly; or raise
+        :class:`CannotPlan` for the first of each kind, once the call has been made: a
+        training step has trained by then.
 
     Returns
     -------
@@ -302,6 +305,15 @@ def _line(one: dict[str, Any]) -> str:
     )
     reasons = ", ".join(f"{n} {reason}" for reason, n in one["reasons"].items())
     return f"{text} ({reasons})" if reasons else text
+
+
+def __getattr__(name: str) -> Any:
+    """``CannotPlan``, without importing torch before it is asked for."""
+    if name != "CannotPlan":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from pai_torchacc.graph.refusals import CannotPlan
+
+    return CannotPlan
 
 
 register(__name__, NAME, rank=8)

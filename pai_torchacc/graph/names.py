@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import dis
+import inspect
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from types import CellType, CodeType, FunctionType, MethodType
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
+
+from pai_torchacc.graph.signature import OF_TRAINING
 
 _MOST_NAMES = 256
 """That are compared at each call."""
@@ -19,6 +22,10 @@ _LIBRARIES = ("torch.", "torchvision.", "pai_torchacc.", "numpy.")
 
 _MOST_ITEMS = 16
 """Of lists and dictionaries that are looked into."""
+
+_GLOBALS = frozenset({"LOAD_GLOBAL", "LOAD_NAME"})
+_ATTRIBUTES = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
+"""Instructions that read names of the one kind and of the other."""
 
 Binding = tuple[Any, str | int | None, Any]
 """A dictionary and a name, a list and an index, or a cell and None; what is there. Or a
@@ -36,6 +43,7 @@ class Names:
 
     def __post_init__(self) -> None:
         self._seen: set[int] = set()
+        self._methods: set[tuple[int, int]] = set()
         self._found: set[tuple[int, str | int | None]] = set()
 
     def add(self, home: Any, name: str | int | None, object: Any) -> None:
@@ -60,8 +68,7 @@ class Names:
             if not f"{object.__module__}.".startswith(_LIBRARIES):
                 self._look_at_function(object)
         elif isinstance(object, MethodType):
-            self._look_at_owner(object.__self__)
-            self.look_at(object.__func__)
+            self.look_at_method(object.__self__, object.__func__)
         elif type(object) is tuple:
             for item in object:
                 self.look_at(item)
@@ -82,13 +89,24 @@ class Names:
             if type(key) in (str, int):
                 self.add(object, key, object[key])
 
-    def _look_at_owner(self, owner: Any) -> None:
-        """The object whose method is called."""
-        if isinstance(owner, nn.Module):
+    def look_at_method(self, owner: Any, function: Any) -> None:
+        """A method: attributes of its owner that it, or another one it calls, reads."""
+        if isinstance(owner, nn.Module) or not isinstance(function, FunctionType):
             self.look_at(owner)
+            self.look_at(function)
             return
-        for name, value in getattr(owner, "__dict__", {}).items():
-            self.add(owner.__dict__, name, value)
+        if (id(owner), id(function)) in self._methods:
+            return
+        self._methods.add((id(owner), id(function)))
+        self.look_at(function)
+        held = getattr(owner, "__dict__", {})
+        for name in dict.fromkeys(_names_in(function.__code__, _ATTRIBUTES)):
+            if name in held:
+                self.add(held, name, held[name])
+                continue
+            for cls in type(owner).__mro__:  # which super() may ask as well
+                if (method := _function_in(vars(cls).get(name))) is not None:
+                    self.look_at_method(owner, method)
 
     def _look_at_function(self, function: FunctionType) -> None:
         defaults = (function.__defaults__, function.__kwdefaults__)
@@ -97,21 +115,30 @@ class Names:
         for cell in function.__closure__ or ():
             if (found := _content_of(cell)) is not None:
                 self.add(cell, None, found[0])
-        for name in dict.fromkeys(_names_in(function.__code__)):
+        for name in dict.fromkeys(_names_in(function.__code__, _GLOBALS)):
             home = function.__globals__
             if name in home:
                 self.add(home, name, home[name])
+
+    def is_like(self, other: Names) -> bool:
+        """The same names stand for the same objects."""
+        return [_identities(one) for one in self.bindings] == [
+            _identities(one) for one in other.bindings
+        ] and list(map(id, self.modules)) == list(map(id, other.modules))
 
 
 def names_of(function: Any, arguments: list[Any]) -> Names:
     """Of a function or method, and of the program's functions that it calls by name.
 
-    Of a method's owner the attributes count as names, one level deep. Arguments are
-    looked at as if they had names.
+    Of a method's owner the attributes that it reads count as names, one level deep.
+    Arguments are looked at as if they had names, and the owner, where it is one.
     """
     names = Names()
     for argument in arguments:
-        names.look_at(argument)
+        if isinstance(argument, OF_TRAINING):
+            names.look_at(argument)
+        else:
+            names.look_at_method(argument, function)
     names.add(vars(torch.autograd), "backward", torch.autograd.backward)
     names.look_at(function)
     if not isinstance(function, FunctionType | MethodType):
@@ -121,6 +148,27 @@ def names_of(function: Any, arguments: list[Any]) -> Names:
     return names
 
 
+def owner_of(function: Any, args: tuple[Any, ...]) -> Any:
+    """The first argument, where the function is a method of its class; or None."""
+    if not args or isinstance(args[0], Tensor | nn.Module):
+        return None
+    name = getattr(function, "__name__", "")
+    method = inspect.getattr_static(type(args[0]), name, None)
+    return args[0] if getattr(method, "__wrapped__", None) is function else None
+
+
+def _function_in(found: Any) -> FunctionType | None:
+    """Behind what a class has under a name: a method, a property, one of ours."""
+    found = found.fget if isinstance(found, property) else found
+    found = inspect.unwrap(found) if isinstance(found, FunctionType) else found
+    return found if isinstance(found, FunctionType) else None
+
+
+def _identities(binding: Binding) -> Any:
+    home, name, object = binding
+    return id(home), name, id(object)
+
+
 def _content_of(cell: CellType) -> tuple[Any] | None:
     try:
         return (cell.cell_contents,)
@@ -128,11 +176,11 @@ def _content_of(cell: CellType) -> tuple[Any] | None:
         return None
 
 
-def _names_in(code: CodeType) -> Iterator[str]:
+def _names_in(code: CodeType, instructions: frozenset[str]) -> Iterator[str]:
     for instruction in dis.get_instructions(code):
-        if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+        if instruction.opname in instructions:
             yield str(instruction.argval)
     constants: Iterable[Any] = code.co_consts
     for constant in constants:
         if isinstance(constant, CodeType):
-            yield from _names_in(constant)
+            yield from _names_in(constant, instructions)

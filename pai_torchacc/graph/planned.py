@@ -17,7 +17,7 @@ from pai_torchacc.graph import passes
 from pai_torchacc.graph.ir import Graph
 from pai_torchacc.graph.lowering import Lowered, RowsChanged, lower
 from pai_torchacc.graph.memories import Place
-from pai_torchacc.graph.names import Names, names_of
+from pai_torchacc.graph.names import Names, names_of, owner_of
 from pai_torchacc.graph.recording import Leave, Recorder
 from pai_torchacc.graph.refusals import CannotPlan
 from pai_torchacc.graph.signature import (
@@ -117,6 +117,8 @@ class Planned:
         self._recorded: dict[Any, _Recorded] = {}
         self.refused: dict[Any, CannotPlan] = {}
         self._first: set[Any] = set()
+        self._n_learning = 0
+        """Calls with a gradient to come."""
         self._only_computes = False
         """It leaves backward() to others, and is no step."""
         self._generation = -1
@@ -138,6 +140,8 @@ class Planned:
             reasons["another thread ran the plan"] = busy
         for refusal in list(self.refused.values()):
             reasons[refusal.reason] = reasons.get(refusal.reason, 0) + refusal.n_calls
+        if self._n_learning:
+            reasons["a gradient is to come"] = self._n_learning
         if rested and self._latest is not None:
             reasons[self._latest.reason] = reasons.get(self._latest.reason, 0) + rested
         return {
@@ -153,7 +157,7 @@ class Planned:
     ) -> list[float]:
         """The least time of each step of a plan, in microseconds, of so many runs."""
         tensors: list[Tensor] = []
-        describe(args, tensors)
+        describe(args, tensors, self._owner_of(args))
         describe(kwargs, tensors)
         runs = []
         for _ in range(n_runs):
@@ -171,6 +175,7 @@ class Planned:
     def count_anew(self) -> None:
         """Begin counting calls."""
         self._c.planned_count_anew(self.entry)
+        self._n_learning = 0
         for refusal in list(self.refused.values()):
             refusal.n_calls = 0
 
@@ -223,13 +228,15 @@ class Planned:
             return None
         learns = torch.is_grad_enabled() and self._learns()
         if learns and (self._root is not None or self._only_computes):
+            self._n_learning += 1
             return None
         tensors: list[Tensor] = []
         of_modules = _tensors_of(self._modules())
         learnt = _learnt_in(of_modules) if learns else None
         of_modules |= _gradients_of(learnt or {})
         try:
-            described = describe(args, tensors), describe(kwargs, tensors)
+            owner = self._owner_of(args)
+            described = describe(args, tensors, owner), describe(kwargs, tensors)
         except CannotPlan as refusal:
             self._refuse(str(refusal), refusal)
             return None
@@ -253,8 +260,23 @@ class Planned:
         if len(self._recorded) >= MOST_PLANS:
             self._refuse("kinds", CannotPlan(f"of more than {MOST_PLANS} kinds"))
             return None
+        if self._has_other_names():
+            return self._prepare(args, kwargs)
         call = _Call(key, described, tensors, of_modules, learnt, args, kwargs)
         return lambda: self._record(call)
+
+    def _owner_of(self, args: Any) -> Any:
+        return owner_of(self.eager, args) if self._root is None else None
+
+    def _has_other_names(self) -> bool:
+        """There are names that were not there, and all is under guard anew."""
+        if self._root is not None:
+            return False
+        if self._names.is_like(names_of(self.eager, self._given)):
+            return False
+        self._recorded.clear()
+        self._reset()
+        return True
 
     def may_train(self) -> bool:
         """It is a function that a gradient's parameter is known of."""
@@ -288,13 +310,17 @@ class Planned:
         self._n_hits = n_hits
         if self._n_changes < _MOST_CHANGES:
             return False
-        self._latest = CannotPlan("modules or names change from call to call")
+        text = "modules, or names that it reads, change from call to call"
+        self._refuse("changes", CannotPlan(text))
+        self._latest = self.refused["changes"]
         self._c.planned_rest(self.entry, MOST_RESTED)
         return True
 
     def _take_given(self, args: Any, kwargs: Any) -> bool:
         """Have modules and optimizers among arguments be under guard; if any is new."""
         given = objects_in((args, kwargs))
+        if (owner := self._owner_of(args)) is not None:
+            given.append(owner)
         known = set(map(id, self._given))
         new = [one for one in given if id(one) not in known]
         if self._root is None and new:
@@ -343,7 +369,8 @@ class Planned:
                 raise CannotPlan("a name or a container changes")
             if _learning(call.learnt) != learning:
                 raise CannotPlan("the step changes what learns, or grad mode")
-            if (describe(args, []), describe(kwargs, [])) != call.described:
+            owner = self._owner_of(args)
+            if (describe(args, [], owner), describe(kwargs, [])) != call.described:
                 raise CannotPlan("forward changes its arguments")
             results, rebuild = results_of(returned, call.learnt is not None)
             graph = recorder.finish(results)

@@ -24,8 +24,10 @@ Described = tuple[Any, ...]
 """As ``ptac_arguments_match()`` in ``csrc/bind/python/graph/guards.h`` reads it."""
 
 
-def describe(object: Any, tensors: list[Tensor]) -> Described:
+def describe(object: Any, tensors: list[Tensor], owner: Any = None) -> Described:
     """Describe an argument; its tensors are added to the list.
+
+    The owner of a method stands for itself.
 
     Raises
     ------
@@ -37,15 +39,15 @@ def describe(object: Any, tensors: list[Tensor]) -> Described:
         return (0,)
     kind = type(object)
     if kind in (list, tuple):
-        return (2, kind, tuple(describe(item, tensors) for item in object))
+        return (2, kind, tuple(describe(item, tensors, owner) for item in object))
     if kind is dict:
         keys = tuple(object)
         if all(type(key) in (str, int) for key in keys):
-            children = tuple(describe(item, tensors) for item in object.values())
+            children = tuple(describe(item, tensors, owner) for item in object.values())
             return (3, keys, children)
     if kind in _CONSTANTS or isinstance(object, _OF_TORCH):
         return (1, object)
-    if isinstance(object, OF_TRAINING):
+    if isinstance(object, OF_TRAINING) or (object is owner and owner is not None):
         return (4, object)
     raise CannotPlan(f"an argument is of the class {kind.__qualname__}")
 

@@ -361,3 +361,95 @@ def test_a_function_that_leaves_backward_to_others() -> None:
         for _ in range(3):
             forward(x)
     assert planned_of(forward).counts()["planned_calls"] == 2
+
+
+class Trainer:
+    """Has its step as a method, and more attributes than that reads."""
+
+    def __init__(self, model: nn.Module):
+        self.model, self.optimizer = model, sgd(model.parameters())
+        self.n_steps = 0
+
+    def loss(self, x: Tensor, y: Tensor) -> Tensor:
+        return F.cross_entropy(self.model(x), y) * self.factor
+
+    def step(self, x: Tensor, y: Tensor) -> Tensor:
+        self.optimizer.zero_grad()
+        loss = self.loss(x, y)
+        loss.backward()
+        self.optimizer.step()
+        return loss * 2
+
+
+def decorated() -> type[Trainer]:
+    """A class whose step is optimized where it is defined."""
+
+    class Decorated(Trainer):
+        @ptac.optimize
+        def step(self, x: Tensor, y: Tensor) -> Tensor:
+            return super().step(x, y)
+
+    return Decorated
+
+
+@pytest.mark.parametrize("kind", ["instance", "class"])
+def test_a_step_that_is_a_method(kind: str) -> None:
+    ptac.enable()
+    model = mlp()
+    trainers = Trainer(model), Trainer(copy.deepcopy(model))
+    if kind == "class":
+        trainers = decorated()(model), trainers[1]
+    else:
+        trainers[0].step = ptac.optimize(trainers[0].step, on_refusal="raise")
+    for trainer in trainers:
+        trainer.factor = 1.0
+    before = planned_of(trainers[0].step).counts()["planned_calls"]
+    for at, (x, y) in enumerate(batches(9, 8, 12)):
+        losses = []
+        for trainer in trainers:
+            trainer.n_steps += 1  # which the step does not read
+            if at == 5:
+                trainer.factor = 3.0
+            losses.append(trainer.step(x, y).detach())
+        torch.testing.assert_close(*losses)
+        alike(trainers[0].model, trainers[1].model)
+    counted = planned_of(trainers[0].step).counts()
+    assert counted["planned_calls"] >= before + 4, counted["reasons"]
+
+
+def test_a_step_that_is_defined_before_its_names() -> None:
+    ptac.enable()
+
+    @ptac.optimize(on_refusal="raise")
+    def step(x: Tensor, y: Tensor) -> Tensor:
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    model = mlp()
+    optimizer = sgd(model.parameters())
+    twin = copy.deepcopy(model)
+    eager = plain(twin, sgd(twin.parameters()))
+    for batch in batches(5, 8, 12):
+        step(*batch)
+        eager(*batch)
+    alike(model, twin)
+    assert planned_of(step).counts()["planned_calls"] == 3
+
+
+def test_names_that_change_in_each_call_are_told() -> None:
+    ptac.enable()
+    model = mlp()
+    factor = 0.0
+
+    @ptac.optimize(on_refusal="ignore")
+    def step(x: Tensor) -> None:
+        (model(x).sum() * factor).backward()
+
+    for _ in range(20):
+        factor += 0.1
+        step(torch.ones(2, 12))
+    assert any("change from call to call" in reason for reason in reasons(step))
+    assert isinstance(planned_of(step).refused["changes"], ptac.graph.CannotPlan)

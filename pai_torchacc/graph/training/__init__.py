@@ -111,7 +111,16 @@ class Training:
 
     def has_learnt(self, tensor: Tensor) -> bool:
         """Autograd's graph behind a tensor has been gone through, and is gone."""
-        return tensor.grad_fn in self._learnt
+        reached, seen = [tensor.grad_fn], set()
+        while reached:
+            node = reached.pop()
+            if node is None or not node.next_functions:
+                return False  # a parameter's, which many graphs share
+            if node in self._learnt or node in seen:
+                continue
+            seen.add(node)
+            reached += [one for one, _ in node.next_functions if one is not None]
+        return True
 
     def _look_at_backward(self, t_outputs: Any, args: Any, **others: Any) -> None:
         """Of its roots; args are gradients, retain_graph, create_graph, and others."""

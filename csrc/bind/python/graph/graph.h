@@ -99,6 +99,9 @@ bool ptac_value_take_object(ptac_plan *plan, int i, PyObject *made);
 ptac_plan *ptac_plan_of(PyObject *object);
 int ptac_value_number(const ptac_plan *plan, PyObject *number);
 
+/* Numbers of n values, a tuple, of which None is -1. False: an exception is set. */
+bool ptac_value_numbers(const ptac_plan *plan, PyObject *tuple, int n, int *values);
+
 /*
  * Add a step, which is taken over, with the values that end behind it, a tuple. None;
  * or NULL, and the step is dropped.

@@ -188,6 +188,20 @@ int ptac_value_number(const ptac_plan *plan, PyObject *number)
     return -1;
 }
 
+bool ptac_value_numbers(const ptac_plan *plan, PyObject *tuple, int n, int *values)
+{
+    if (!PyTuple_Check(tuple) || PyTuple_Size(tuple) != n)
+        return PyErr_Format(PyExc_TypeError, "%d values are expected", n);
+    for (int i = 0; i < n; i++) {
+        PyObject *number = PyTuple_GetItem(tuple, i);
+
+        values[i] = number == Py_None ? -1 : ptac_value_number(plan, number);
+        if (PyErr_Occurred())
+            return false;
+    }
+    return true;
+}
+
 /* A tuple of values' numbers as an array, *n of them; NULL: an exception is set. */
 static int *numbers(const ptac_plan *plan, PyObject *tuple, int *n)
 {

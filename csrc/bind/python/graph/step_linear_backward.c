@@ -66,21 +66,6 @@ static bool run(ptac_plan *plan, ptac_step *step)
     return is_done;
 }
 
-/* A tuple of n numbers of values, or None in place of one. */
-static bool read_values(const ptac_plan *plan, PyObject *tuple, int n, int *values)
-{
-    if (!PyTuple_Check(tuple) || PyTuple_Size(tuple) != n)
-        return PyErr_Format(PyExc_TypeError, "%d values are expected", n);
-    for (int i = 0; i < n; i++) {
-        PyObject *number = PyTuple_GetItem(tuple, i);
-
-        values[i] = number == Py_None ? -1 : ptac_value_number(plan, number);
-        if (PyErr_Occurred())
-            return false;
-    }
-    return true;
-}
-
 static ptac_reason check(const ptac_plan *plan, const backward_step *s)
 {
     const ptac_view *grad, *matrix;
@@ -144,8 +129,8 @@ PTAC_ARGS(plan_linear_backward, 5)
         return plan ? PyErr_NoMemory() : NULL;
     s->step = (ptac_step){.run = run, .drop = drop, .allocates = true};
     s->activation = (ptac_act)PyLong_AsLong(args[2]);
-    if (read_values(plan, args[1], N_TENSORS, s->inputs) &&
-        read_values(plan, args[3], N_RESULTS, s->outputs) && !PyErr_Occurred()) {
+    if (ptac_value_numbers(plan, args[1], N_TENSORS, s->inputs) &&
+        ptac_value_numbers(plan, args[3], N_RESULTS, s->outputs) && !PyErr_Occurred()) {
         PTAC_IN_FLIGHT;
         s->step.row = choose(plan, s, &why);
     }

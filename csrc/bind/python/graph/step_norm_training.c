@@ -124,20 +124,6 @@ static bool run_backward(ptac_plan *plan, ptac_step *step)
     return ptac_step_run_row(step->row, call);
 }
 
-static bool read_values(const ptac_plan *plan, PyObject *tuple, int n, int *values)
-{
-    if (!PyTuple_Check(tuple) || PyTuple_Size(tuple) != n)
-        return PyErr_Format(PyExc_TypeError, "%d values are expected", n);
-    for (int i = 0; i < n; i++) {
-        PyObject *number = PyTuple_GetItem(tuple, i);
-
-        values[i] = number == Py_None ? -1 : ptac_value_number(plan, number);
-        if (PyErr_Occurred())
-            return false;
-    }
-    return true;
-}
-
 /* The views of inputs, which but for the images have an element for each channel. */
 static ptac_reason take_inputs(const ptac_plan *plan, norm_step *s, int n, int n_images)
 {
@@ -294,8 +280,8 @@ PTAC_ARGS(plan_norm_training, 7)
     s->step.run = run_forward;
     s->params.momentum = PyFloat_AsDouble(args[2]);
     s->params.eps = PyFloat_AsDouble(args[3]);
-    if (!PyErr_Occurred() && read_values(plan, args[1], N_FORWARD, s->inputs) &&
-        read_values(plan, args[5], s->n_outputs, s->outputs)) {
+    if (!PyErr_Occurred() && ptac_value_numbers(plan, args[1], N_FORWARD, s->inputs) &&
+        ptac_value_numbers(plan, args[5], s->n_outputs, s->outputs)) {
         PTAC_IN_FLIGHT;
         why = prepare_forward(plan, s);
     }
@@ -317,8 +303,8 @@ PTAC_ARGS(plan_norm_gradients, 6)
     if (!s)
         return NULL;
     s->step.run = run_backward;
-    if (row_name && read_values(plan, args[2], N_BACKWARD, s->inputs) &&
-        read_values(plan, args[4], s->n_outputs, s->outputs)) {
+    if (row_name && ptac_value_numbers(plan, args[2], N_BACKWARD, s->inputs) &&
+        ptac_value_numbers(plan, args[4], s->n_outputs, s->outputs)) {
         PTAC_IN_FLIGHT;
         why = prepare_backward(plan, s, row_name);
     }
