@@ -18,6 +18,9 @@ from pai_torchacc.graph.ir import Node, Value
 from pai_torchacc.graph.refusals import CannotPlan
 from pai_torchacc.graph.signature import is_dense
 
+HOMES = ("_parameters", "_buffers")
+"""Where modules have tensors, as ``graph/guards.h`` numbers them."""
+
 Place = tuple[int, str, str]
 """A module of those under guard, where it has its tensors, and a name there."""
 

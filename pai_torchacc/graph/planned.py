@@ -16,18 +16,18 @@ from pai_torchacc import _frames
 from pai_torchacc.graph import passes
 from pai_torchacc.graph.ir import Graph
 from pai_torchacc.graph.lowering import Lowered, RowsChanged, lower
-from pai_torchacc.graph.memories import Place
+from pai_torchacc.graph.memories import HOMES, Place
 from pai_torchacc.graph.names import Names, names_of, owner_of
 from pai_torchacc.graph.recording import Leave, Recorder
 from pai_torchacc.graph.refusals import CannotPlan
 from pai_torchacc.graph.signature import (
     Described,
     describe,
-    is_dense,
     key_of,
     objects_in,
     results_of,
 )
+from pai_torchacc.graph.state import State
 
 OnRefusal = Literal["warn", "raise", "ignore"]
 
@@ -48,9 +48,6 @@ _MOST_GIVEN = 16
 
 _MOST_CHANGES = 8
 """Of modules and names, call by call, after which it is waited for an end of them."""
-
-_HOMES = ("_parameters", "_buffers")
-"""Where modules have tensors, as ``graph/guards.h`` numbers them."""
 
 GRADIENTS_HOME = "gradients"
 """Behind these: the gradients of the first."""
@@ -204,7 +201,7 @@ class Planned:
             self._names = names_of(self.eager, self._given)
         modules = self._modules()
         self._is_odd = not all(
-            vars(module).keys() >= {*_HOMES, "_modules", "training"}
+            vars(module).keys() >= {*HOMES, "_modules", "training"}
             for module in modules
         )
         self._c.planned_reset(
@@ -339,7 +336,7 @@ class Planned:
         """Make the call, look at it, and plan its like."""
         key, args, kwargs = call.key, call.args, call.kwargs
         modules = self._modules()
-        before = _State(modules, is_step=call.learnt is not None)
+        before = State(modules, is_step=call.learnt is not None)
         learning = _learning(call.learnt)
         try:
             recorder = Recorder(
@@ -472,57 +469,6 @@ class _Call:
     kwargs: Any
 
 
-class _Address(int):
-    """Where a tensor's data lies."""
-
-
-class _State:
-    """What modules hold, so that a change shows; it is kept alive meanwhile."""
-
-    def __init__(self, modules: list[nn.Module], is_step: bool):
-        self._modules = modules
-        self._is_step = is_step
-        self._before = [_held_by(module) for module in modules]
-
-    def change(self) -> str | None:
-        """What is another object, or holds another one."""
-        for module, before in zip(self._modules, self._before, strict=True):
-            after = _held_by(module)
-            for what in before.keys() | after.keys():
-                one, other = before.get(what), after.get(what)
-                if isinstance(one, _Address) and one == other:
-                    continue
-                if self._is_step and what[0] in ("the gradient", "the data"):
-                    continue
-                if one is not other:
-                    return " of ".join(str(part) for part in what)
-        return None
-
-
-def _held_by(module: nn.Module) -> dict[tuple[Any, ...], Any]:
-    """By what it is called: attributes, what they hold, gradients and data."""
-    found: dict[tuple[Any, ...], Any] = {}
-    for home in _HOMES:
-        for name, tensor in module.__dict__[home].items():
-            if tensor is not None and is_dense(tensor):
-                found["the gradient", name] = tensor.grad
-                found["the data", name] = _Address(tensor.data_ptr())
-    for name, value in module.__dict__.items():
-        found[f"the attribute {name}",] = value
-        items: Any = ()
-        if isinstance(value, dict):
-            items = value.items()
-        elif isinstance(value, list):
-            items = enumerate(value)
-        found.update({("item", _short(key), name): item for key, item in items})
-    return found
-
-
-def _short(key: Any) -> Any:
-    """A key of the program's, without calling anything of it."""
-    return key if type(key) in (str, int) else id(key)
-
-
 def _may_see_functions(modules: list[nn.Module]) -> bool:
     """Layers of attention go another way where somebody looks at functions."""
     return not any(
@@ -533,7 +479,7 @@ def _may_see_functions(modules: list[nn.Module]) -> bool:
 
 def _places(used: list[Place], of_modules: dict[Place, Tensor]) -> tuple[Any, ...]:
     """As the extension wants them; of a tied tensor all its places are looked at."""
-    homes = (*_HOMES, GRADIENTS_HOME)
+    homes = (*HOMES, GRADIENTS_HOME)
     found = [(module, homes.index(home), name, -1) for module, home, name in used]
     for i, place in enumerate(used):
         found += [
@@ -545,7 +491,7 @@ def _places(used: list[Place], of_modules: dict[Place, Tensor]) -> tuple[Any, ..
 
 
 def _learnt_in(of_modules: dict[Place, Tensor]) -> dict[Place, Tensor]:
-    return {place: t for place, t in of_modules.items() if place[1] == _HOMES[0]}
+    return {place: t for place, t in of_modules.items() if place[1] == HOMES[0]}
 
 
 def _gradients_of(learnt: dict[Place, Tensor]) -> dict[Place, Tensor]:
@@ -575,7 +521,7 @@ def _tensors_of(modules: list[nn.Module]) -> dict[Place, Tensor]:
     return {
         (i, home, name): tensor
         for i, module in enumerate(modules)
-        for home in _HOMES
+        for home in HOMES
         for name, tensor in module.__dict__[home].items()
         if tensor is not None
     }

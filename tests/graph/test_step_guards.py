@@ -310,7 +310,6 @@ def test_an_optimizer_that_raises() -> None:
     with pytest.raises(KeyError, match="lr"):
         trained.planned(x, y)
     trained.optimizers[0].param_groups[0]["lr"] = 0.05
-    trained.eager(x, y)  # without what the other has missed
     trained.models[1].load_state_dict(trained.models[0].state_dict())
     trained.optimizers[1].load_state_dict(trained.optimizers[0].state_dict())
     before = trained.n_planned()
@@ -453,3 +452,32 @@ def test_names_that_change_in_each_call_are_told() -> None:
         step(torch.ones(2, 12))
     assert any("change from call to call" in reason for reason in reasons(step))
     assert isinstance(planned_of(step).refused["changes"], ptac.graph.CannotPlan)
+
+
+def test_who_watches_losses_sees_them() -> None:
+    ptac.enable()
+    trained = Trained(mlp())
+    before = trained.n_planned()
+    with ptac.enable_adaptive_lr():
+        for _ in range(3):
+            trained.planned(*batches(1, 8, 12)[0])
+        assert trained.n_planned() == before
+        assert "adaptive_lr watches the losses" in reasons(trained.planned)
+
+
+def test_ranks_that_talk_to_each_other() -> None:
+    from torch import distributed
+
+    ptac.enable()
+    model = mlp()
+    step = ptac.optimize(plain(model, sgd(model.parameters())), on_refusal="ignore")
+    store = distributed.HashStore()
+    distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        for batch in batches(3, 8, 12):
+            step(*batch)
+    finally:
+        distributed.destroy_process_group()
+    assert planned_of(step).counts()["planned_calls"] == 0
+    (reason,) = set(reasons(step))
+    assert reason.startswith("ranks talk to each other")

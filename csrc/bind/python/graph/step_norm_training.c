@@ -50,7 +50,7 @@ static void put_lines(const ptac_plan *plan, int numbers, ptac_view *first)
 {
     float *data = ptac_value_data(plan, numbers);
 
-    for (int line = 0; line < N_NUMBERS; line++)
+    for (int line = 0; data && line < N_NUMBERS; line++)
         first[line].data = data + line * first[line].n_elements;
 }
 
