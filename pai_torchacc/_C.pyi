@@ -14,7 +14,7 @@ from torch import Generator, Tensor
 from torch.nn import Module
 
 _Row = tuple[str, str, bool, bool]  # name, level, runs on this CPU, quarantined
-_Point = tuple[str, str, str, int, Any, str | None, float, float]
+_Point = tuple[str, str, str, int, Any, str | None, float, float, str | None, float]
 _Opt = Tensor | None
 _Pair = tuple[Tensor, Tensor]
 _Act = Tensor | _Pair | None  # y; or y, and z for the gradient
@@ -605,13 +605,14 @@ def plan_conv(
     pool: bool,
     out: _Ints,
     ends: _Ints,
+    are_frozen: bool,
     /,
 ) -> _Why: ...
 def plan_norm(
     plan: Any, x: int, norm: _Args, act: int, out: _Ints, ends: _Ints, /
 ) -> _Why: ...
 def plan_linear(
-    plan: Any, tensors: _Args, act: int, out: int, ends: _Ints, /
+    plan: Any, tensors: _Args, act: int, out: int, ends: _Ints, is_frozen: bool, /
 ) -> _Why: ...
 def plan_sum(plan: Any, ab: _Ints, act: int, out: _Ints, ends: _Ints, /) -> _Why: ...
 def plan_call(

@@ -87,7 +87,7 @@ def measure(name: str, batch: int, rivals: list[str], quick: bool) -> Row | None
     }
     optimized = copy.deepcopy(plain)
     ptac.enable()
-    ptac.optimize(optimized, on_refusal="ignore")
+    ptac.optimize(optimized, freeze=True, on_refusal="ignore")  # as exports are
     ours = _call_of(optimized, inputs)
 
     def to_plans() -> None:

@@ -100,6 +100,26 @@ static bool pays(const ptac_kernel *row, const ptac_call *call, int64_t uses)
 }
 
 /*
+ * The row that came nearest where stock was faster, if with what is spared it is faster
+ * after all.
+ */
+static const ptac_kernel *nearest_that_pays(const ptac_point *point,
+                                            const ptac_shape *shape, int n_threads)
+{
+    static const double ENOUGH = 1.03;
+    const double times =
+        point->work > 0 ? (double)shape->work / (double)point->work : 1;
+    const double stock_ns = point->stock_ns * times;
+
+    if (!point->nearest || stock_ns <= 0)
+        return NULL;
+    return point->nearest_ratio * (1 + shape->spared_ns / n_threads / stock_ns) >=
+                   ENOUGH
+               ? point->nearest
+               : NULL;
+}
+
+/*
  * The row that the table has for a call, if it pays there. What the call takes in stock
  * is said by its own kind, where the other one does not serve it.
  */
@@ -111,6 +131,8 @@ static const ptac_kernel *look_up(const ptac_call *call, const ptac_shape *shape
 
     if (point)
         ptac_point_estimate(point, shape);
+    if (point && !own && shape->spared_ns > 0)
+        own = nearest_that_pays(point, shape, call->n_threads);
     if (own && pays(own, call, shape->uses))
         return own;
     if (shape->or_kind) {

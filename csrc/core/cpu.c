@@ -11,6 +11,7 @@
 static uint32_t detected;
 static uint32_t limit = ~0u;
 static char model[64] = "aarch64"; /* CPUID tells on x86 */
+static bool is_amd;
 
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -95,6 +96,7 @@ __attribute__((constructor)) static void detect_model(void)
     if (family == 15)
         family += a >> 20 & 0xff;
     snprintf(model, sizeof model, "%s-%u-%u", vendor, family, number);
+    is_amd = strcmp(vendor, "AuthenticAMD") == 0;
 }
 #endif
 
@@ -127,4 +129,9 @@ void ptac_cpu_limit(ptac_isa isa)
 const char *ptac_cpu_model(void)
 {
     return model;
+}
+
+bool ptac_cpu_is_amd(void)
+{
+    return is_amd;
 }

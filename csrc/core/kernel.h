@@ -19,6 +19,12 @@ enum {
     PTAC_MAX_KINDS = 144, /* shape kinds an operator may distinguish */
 };
 
+/* What a row makes of weights, kept between calls whose weights are the same. */
+typedef struct ptac_kept {
+    void *data;        /* as many bytes as the row asks for, at a cache line */
+    const void *maker; /* who has filled it; NULL: nobody has */
+} ptac_kept;
+
 /* params is the operator's own struct, see csrc/ops/. accepts() sees no outputs yet. */
 typedef struct ptac_call {
     ptac_op op;
@@ -31,6 +37,7 @@ typedef struct ptac_call {
     ptac_view inputs[PTAC_MAX_INPUTS];
     ptac_view outputs[PTAC_MAX_OUTPUTS];
     const void *params;
+    ptac_kept *kept; /* NULL: the weights may be others in the next call */
 } ptac_call;
 
 typedef struct ptac_kernel {
@@ -64,6 +71,8 @@ typedef struct ptac_kernel {
      * the inputs as they were.
      */
     ptac_status (*run)(const ptac_call *call);
+    /* Bytes that run() would keep, if it may; NULL: none. */
+    size_t (*kept_bytes)(const ptac_call *call);
 } ptac_kernel;
 
 /* Where a call lies among the shapes that calibration measured. */
@@ -76,6 +85,11 @@ typedef struct ptac_shape {
     /* Of a product: multiply-adds an element of its three matrices. Else left alone. */
     int64_t uses;
     int64_t sizes[3]; /* of a product: rows, terms, columns; else zeros */
+    /*
+     * Nanoseconds on one thread that stock takes for what such a call does beside what
+     * calibration measured, as a norm behind a convolution; 0: nothing.
+     */
+    double spared_ns;
 } ptac_shape;
 
 /*

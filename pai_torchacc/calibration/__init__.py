@@ -294,7 +294,10 @@ def _said_here(
             yield m._replace(row=row)
 
 
-Point = tuple[str, str, str, int, Work, str | None, float, float]
+Point = tuple[str, str, str, int, Work, str | None, float, float, str | None, float]
+
+
+_NONE = (None, 1.0)
 
 
 def points(
@@ -313,8 +316,10 @@ def points(
 
     Returns
     -------
-    points : list of (op, kind, dtype, threads, work, row or None, stock_us, ratio)
-        None stands for stock; ``ratio`` is then 1.
+    points : list of (op, kind, dtype, threads, work, row or None, stock_us, ratio,
+        nearest or None, its ratio)
+        None stands for stock; ``ratio`` is then 1. ``nearest`` is the best row where
+        stock runs, for calls that spare stock another pass.
     barred : set of str
         Operators that only the numerics level keeps from running.
     """
@@ -330,15 +335,23 @@ def points(
             if can_run and (op in BY_NAME or LEVELS.index(level) <= highest)
         }  # fmt: skip
     best: dict[tuple[str, str, str, int, Work], tuple[str | None, float, float]] = {}
+    nearest: dict[tuple[str, str, str, int, Work], tuple[str, float]] = {}
     said = list(_said_here(table.measurements, has_amx, allowed))
     for m in _in_todays_kinds(said, allowed):
         if m.kind not in kinds.get(m.op, ()):
             continue  # measured by another version of this package
         place = (m.op, m.kind, m.dtype, m.threads, m.work)
         row, _, ratio = best.setdefault(place, (None, m.stock_us, 1.0))
+        if m.row not in allowed[m.op]:
+            continue
         least = table.least_of.get(m.op, table.least_ratio)
-        is_fit = m.row in allowed[m.op] and m.ratio >= least
-        if is_fit and (row is None or m.ratio > ratio):
+        if m.ratio >= least and (row is None or m.ratio > ratio):
             best[place] = m.row, m.stock_us, m.ratio
+        if m.ratio > nearest.get(place, ("", 0.0))[1]:
+            nearest[place] = m.row, m.ratio
     barred = {op for op in runnable if runnable[op] and not allowed[op]}
-    return [(*place, *how) for place, how in best.items()], barred
+    found = [
+        (*place, *how, *(nearest.get(place, (None, 1.0)) if how[0] is None else _NONE))
+        for place, how in best.items()
+    ]
+    return found, barred

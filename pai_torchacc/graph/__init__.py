@@ -75,15 +75,20 @@ def about(config: Config) -> str:
 
 
 @overload
-def optimize(target: _T, *, on_refusal: Any = ...) -> _T: ...
+def optimize(target: _T, *, freeze: bool = ..., on_refusal: Any = ...) -> _T: ...
 
 
 @overload
-def optimize(target: None = ..., *, on_refusal: Any = ...) -> Callable[[_T], _T]: ...
+def optimize(
+    target: None = ..., *, freeze: bool = ..., on_refusal: Any = ...
+) -> Callable[[_T], _T]: ...
 
 
 def optimize(
-    target: Any = None, *, on_refusal: Literal["warn", "raise", "ignore"] = "warn"
+    target: Any = None,
+    *,
+    freeze: bool = False,
+    on_refusal: Literal["warn", "raise", "ignore"] = "warn",
 ) -> Any:
     """Have a module or a function run by plans, and switch ``graph_optimization`` on.
 
@@ -103,6 +108,12 @@ def optimize(
         A module stays what it is: its class, parameters, ``state_dict`` and hooks. Its
         copies, by ``copy`` or ``pickle``, are not optimized. A function comes back
         wrapped. Without it, a decorator is returned.
+    freeze : bool
+        You promise besides that parameters and buffers stay as they are. What depends
+        on them alone is computed once: scales and shifts of batch normalization,
+        weights as kernels lay them out or transform them, parametrizations. Who
+        changes one all the same has to call ``optimize`` again; until then calls may
+        mix what was with what is.
     on_refusal : {"warn", "raise", "ignore"}
         Where a recording shows that a call must not be replayed, as when it reads a
         tensor's number in Python or writes to an argument: warn once, with file and
@@ -130,7 +141,7 @@ def optimize(
     Undone by :func:`unoptimize`, and for all at once by ``disable()``.
     """
     if target is None:
-        return functools.partial(optimize, on_refusal=on_refusal)
+        return functools.partial(optimize, freeze=freeze, on_refusal=on_refusal)
     if on_refusal not in ("warn", "raise", "ignore"):
         raise ValueError("on_refusal is 'warn', 'raise' or 'ignore'")
     if not callable(target) or isinstance(target, type):
@@ -142,9 +153,9 @@ def optimize(
     if isinstance(target, nn.Module):
         if not vars(target).keys() >= {"_modules", "_parameters", "training"}:
             raise TypeError(f"a {type(target).__name__} goes ways of its own")
-        _optimize_module(target, on_refusal)
+        _optimize_module(target, freeze, on_refusal)
         return target
-    return _optimize_function(target, on_refusal)
+    return _optimize_function(target, freeze, on_refusal)
 
 
 def explain(target: Any, *args: Any, **kwargs: Any) -> Explanation:
@@ -195,7 +206,7 @@ def explain(target: Any, *args: Any, **kwargs: Any) -> Explanation:
     return explained(planned, args, kwargs)
 
 
-def _optimize_module(module: Any, on_refusal: Any) -> None:
+def _optimize_module(module: Any, freeze: bool, on_refusal: Any) -> None:
     from pai_torchacc.graph.planned import Planned
 
     c = _host.loaded()
@@ -206,18 +217,20 @@ def _optimize_module(module: Any, on_refusal: Any) -> None:
             raise ValueError("this module is compiled, by module.compile()")
         unoptimize(module)
     name = type(module).__name__
-    planned = Planned(c, module._call_impl, module, name, on_refusal)
+    planned = Planned(
+        c, module._call_impl, module, name, on_refusal, is_frozen=freeze
+    )
     module._compiled_call_impl = planned.entry
 
 
-def _optimize_function(function: Any, on_refusal: Any) -> Any:
+def _optimize_function(function: Any, freeze: bool, on_refusal: Any) -> Any:
     from pai_torchacc.graph.planned import Planned
 
     c = _host.loaded()
     if c is None:
         return function
     name = getattr(function, "__qualname__", None) or type(function).__name__
-    planned = Planned(c, function, None, name, on_refusal)
+    planned = Planned(c, function, None, name, on_refusal, is_frozen=freeze)
 
     @functools.wraps(function)
     def optimized(*args: Any, **kwargs: Any) -> Any:

@@ -52,6 +52,7 @@ class Plan:
 
     def __init__(self, graph: Graph, c: Any, views: list[Value], storage: Storage):
         self._c = c
+        self._constants = graph.constants
         self._numbers: dict[Any, int] = {}
         described = []
         given = [*graph.inputs, *graph.places.values(), *(v for _, v in graph.held)]
@@ -188,8 +189,11 @@ class Plan:
                 norm = self._norm(part)
             with_pool |= part.op is _aten.max_pool2d_with_indices.default
         arguments = self._arguments(step.parts[0])
+        others = [v for part in step.parts for v in _but_the_first(part)]
+        are_frozen = all(value.root in self._constants for value in others)
         return self._c.plan_conv(
-            self.plan, arguments, norm, step.activation, with_pool, outputs, ends
+            *(self.plan, arguments, norm, step.activation, with_pool),
+            *(outputs, ends, are_frozen),
         )
 
     def _add_norm(self, step: Step, outputs: Any, ends: Any) -> str | None:
@@ -202,8 +206,9 @@ class Plan:
     def _add_linear(self, step: Step, outputs: Any, ends: Any) -> str | None:
         tensors = linear_of(step)
         numbers = tuple(None if v is None else self.number(v) for v in tensors)
+        is_frozen = tensors[1] in self._constants
         return self._c.plan_linear(
-            self.plan, numbers, step.activation, outputs[0], ends
+            self.plan, numbers, step.activation, outputs[0], ends, is_frozen
         )
 
     def _add_sum(self, step: Step, outputs: Any, ends: Any) -> str | None:
@@ -262,6 +267,11 @@ def _described(
 ) -> tuple[Any, ...]:
     code, size = DTYPE_CODES.get(value.dtype, -1), value.dtype.itemsize
     return kind, of, offset, value.sizes, value.strides, code, size, tensor
+
+
+def _but_the_first(node: Node) -> Iterator[Value]:
+    """Of an operator on images: weights, and what a norm has of channels."""
+    return (value for value in node.args[1:] if isinstance(value, Value))
 
 
 def linear_of(step: Step) -> tuple[Value, Value, Value | None]:

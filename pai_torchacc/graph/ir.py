@@ -190,6 +190,12 @@ class Graph:
     constants: dict[Value, Any] = field(default_factory=dict)
     """Tensors that nobody else has."""
 
+    def freeze(self, tensors: dict[tuple[int, str, str], Any]) -> None:
+        """Read the modules' tensors, by their places, as constants from now on."""
+        for place, value in self.places.items():
+            self.constants[value] = tensors[place]
+        self.places = {}
+
     def has_effects(self) -> bool:
         """Whether it does more than to compute its results."""
         return any(node.writes or node.op is GRADIENTS for node in self.nodes)

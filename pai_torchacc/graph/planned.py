@@ -88,6 +88,8 @@ class Planned:
         What a call does that cannot be planned, the first time.
     is_listed : bool
         Have the report tell of it.
+    is_frozen : bool
+        Parameters and buffers stay as they are.
     is_functional : bool
         ``eager`` is a graph of operators alone, whose caller knows which results lie in
         its arguments' memory, and of two that overlap neither is written.
@@ -102,11 +104,13 @@ class Planned:
         on_refusal: OnRefusal,
         is_listed: bool = True,
         is_functional: bool = False,
+        is_frozen: bool = False,
     ):
         self._c = c
         self.eager = eager
         self._root = root
         self._is_functional = is_functional
+        self._is_frozen = is_frozen
         self._names = Names()
         self._given: list[Any] = []
         self.on_refusal = on_refusal
@@ -373,6 +377,8 @@ class Planned:
             graph = recorder.finish(results)
             if not graph.nodes:
                 raise CannotPlan("no operator of torch's was called")
+            if self._is_frozen:
+                self._freeze(graph, call)
         except CannotPlan as refusal:
             self._refuse(key, refusal)
             return returned
@@ -387,6 +393,11 @@ class Planned:
             self.refused.pop(key, None)
             self._n_refused = 0
         return returned
+
+    def _freeze(self, graph: Graph, call: _Call) -> None:
+        if call.learnt is not None or graph.has_effects():
+            raise CannotPlan("what trains cannot be frozen")
+        graph.freeze(call.of_modules)
 
     def _objects(self, args: Any, kwargs: Any) -> list[Any]:
         """What the call reaches by name and by argument."""

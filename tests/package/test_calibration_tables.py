@@ -137,7 +137,7 @@ def decided(
     operators = [(name, kinds, rows) for name, kinds, _ in _C.operators()]
     table = calibration.Table("t", lines, calibration.FASTER)
     found, _ = calibration.points(table, operators, "close")
-    return {(kind, row, work) for _, kind, _, _, work, row, _, _ in found}
+    return {(kind, row, work) for _, kind, _, _, work, row, *_ in found}
 
 
 def test_divided_kinds_are_todays() -> None:
@@ -217,7 +217,7 @@ def test_places_of_rows_above_the_level(suffix: str) -> None:
         table = calibration.Table("t", lines, calibration.FASTER)
         operators = [("mm", ["nn", "nt"], rows)]
         found, _ = calibration.points(table, operators, level, has_amx=True)
-        return [(kind, work, row) for _, kind, _, _, work, row, _, _ in found]
+        return [(kind, work, row) for _, kind, _, _, work, row, *_ in found]
 
     assert decided("fast") == [("nn", 1, "two"), ("nn", 2, "bf16"), ("nt", 1, "bf16")]
     stocks = [] if suffix else [("nn", 2, None)]

@@ -145,14 +145,24 @@ static bool is_small(const ptac_conv2d *p)
     return (int64_t)p->out_h * p->out_w < MOST;
 }
 
+/* Likewise, where there are several, whose rows go together. */
+static bool is_of_small(const ptac_conv2d *p)
+{
+    enum { MOST = 256 };
+
+    return p->n > 1 && p->result == PTAC_CONV_FORWARD &&
+           (int64_t)p->out_h * p->out_w <= MOST;
+}
+
 static int kind_of_1x1(const ptac_conv2d *p, int fewer)
 {
     enum { POINT = 4 };
 
     if ((int64_t)p->out_h * p->out_w <= POINT)
         return PTAC_CONV_1X1_POINT;
-    return is_small(p) ? BEYOND(PTAC_CONV_1X1_SMALL, fewer, 64, 256)
-                       : BEYOND(PTAC_CONV_1X1_FEW, fewer, 16, 32, 64, 128, 256);
+    return is_small(p) || is_of_small(p)
+               ? BEYOND(PTAC_CONV_1X1_SMALL, fewer, 64, 256)
+               : BEYOND(PTAC_CONV_1X1_FEW, fewer, 16, 32, 64, 128, 256);
 }
 
 static int kind_of_others(const ptac_call *call)
@@ -194,6 +204,16 @@ static int64_t uses_of(const ptac_conv2d *p)
     return n_elements > 0 ? ptac_conv2d_work(p) / n_elements : 0;
 }
 
+double ptac_conv2d_spared_ns(const ptac_call *call)
+{
+    static const double PRICE = 0.1; /* of a result; Zen 4, from the second cache on */
+    const ptac_conv2d *p = call->params;
+
+    return ptac_conv2d_is_merged(call)
+               ? PRICE * (double)(ptac_conv2d_pixels(p) * p->out_channels)
+               : 0;
+}
+
 static ptac_reason classify(const ptac_call *call, ptac_shape *shape)
 {
     const ptac_conv2d *p = call->params;
@@ -204,6 +224,7 @@ static ptac_reason classify(const ptac_call *call, ptac_shape *shape)
     shape->kind = is_ours ? kind_of(call) : kind_of_others(call);
     shape->work = is_ours ? ptac_conv2d_pixels(p) : ptac_conv2d_work(p);
     shape->uses = uses_of(p);
+    shape->spared_ns = ptac_conv2d_spared_ns(call);
     if (!p->is_transposed && !p->channels_last && !ptac_conv2d_is_of_volumes(call)) {
         shape->or_kind = PTAC_CONV_ANY;
         shape->or_work = ptac_conv2d_work(p);

@@ -107,7 +107,8 @@ enum {
     PTAC_CONV_1X1_128,
     PTAC_CONV_1X1_256,
     PTAC_CONV_1X1_POINT, /* of images of at most 4 places */
-    PTAC_CONV_1X1_SMALL, /* of images under 100 places, and under 64 channels */
+    PTAC_CONV_1X1_SMALL, /* of images under 100 places, or several of up to 256; and
+                          * under 64 channels */
     PTAC_CONV_1X1_SMALL_64,
     PTAC_CONV_1X1_SMALL_256,
     PTAC_CONV_1X1_STRIDED, /* under 512 */
@@ -182,6 +183,17 @@ static inline bool ptac_conv2d_is_of_volumes(const ptac_call *call)
 {
     return call->inputs[0].n_dims > 4;
 }
+
+/* A norm or an activation follows, which is a pass over the result of its own else. */
+static inline bool ptac_conv2d_is_merged(const ptac_call *call)
+{
+    const ptac_conv2d *p = call->params;
+
+    return p->act != PTAC_ACT_NONE || call->n_inputs > 3;
+}
+
+/* What that pass takes on one thread, in nanoseconds; 0 where there is none. */
+double ptac_conv2d_spared_ns(const ptac_call *call);
 
 /* Why only a row that takes any geometry may do this call. */
 ptac_reason ptac_conv2d_reason(const ptac_call *call);

@@ -5,6 +5,7 @@
  */
 #include "ops/product/product.h"
 
+#include "core/cpu.h"
 #include "core/host.h"
 
 static bool has_work_up_to(int64_t most, int64_t m, int64_t n, int64_t k)
@@ -79,11 +80,19 @@ bool ptac_product_turned_pays(int64_t m, int n_lanes)
            (rest == 0 || rest >= n_lanes - n_lanes / 8);
 }
 
+size_t ptac_product_kept_bytes(int64_t n, int64_t k, int n_lanes)
+{
+    const int64_t panel = 2 * n_lanes;
+
+    return sizeof(float) * (size_t)(ptac_parts(n, panel) * panel * k);
+}
+
 bool ptac_product_packed_pays(int64_t n, int64_t k, int n_threads)
 {
     enum { MOST_TERMS = 256, LEAST_COLUMNS = 256 };
 
-    return k <= MOST_TERMS || (n_threads > 1 && n >= LEAST_COLUMNS);
+    return k <= MOST_TERMS || (n_threads > 1 && n >= LEAST_COLUMNS) ||
+           ptac_cpu_is_amd();
 }
 
 /*

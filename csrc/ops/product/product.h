@@ -39,6 +39,7 @@ typedef struct ptac_product {
     int64_t bias_row;  /* 0: the same for all rows */
     float *y;
     int64_t y_row;
+    ptac_kept *kept; /* of a b that stays as it is, for "packed" alone; or NULL */
 } ptac_product;
 
 /* params of baddbmm; of others both are 1. */
@@ -96,6 +97,12 @@ ptac_product_batch ptac_product_batch_of(const ptac_call *call);
 ptac_status ptac_product_batch_run(const ptac_product_batch *all,
                                    const ptac_product_way *way);
 
+/*
+ * Bytes of all panels of b, as "packed" lays them out for vectors of so many lanes: what
+ * ptac_product.kept has room for.
+ */
+size_t ptac_product_kept_bytes(int64_t n, int64_t k, int n_lanes);
+
 /* A product of little work; and one of more, whose few columns fill no vector. */
 bool ptac_product_is_small(int64_t m, int64_t n, int64_t k);
 bool ptac_product_is_thin(int64_t m, int64_t n, int64_t k);
@@ -113,7 +120,8 @@ ptac_reason ptac_product_accepts_turned(const ptac_product *product);
 bool ptac_product_turned_pays(int64_t m, int n_lanes);
 /*
  * Whether columns that are laid out first, since their terms lie side by side, are
- * added up at once, or are so many that threads share them: else libraries were faster.
+ * added up at once, or are so many that threads share them: else libraries were faster,
+ * but on CPUs of AMD's, where their tables tell.
  */
 bool ptac_product_packed_pays(int64_t n, int64_t k, int n_threads);
 

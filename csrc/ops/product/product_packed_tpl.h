@@ -29,8 +29,9 @@ enum {
 typedef struct packed_job {
     const ptac_product *product;
     int64_t n_tiles;
-    float *held;   /* tiles [k, rows] of a block, or all panels [k, TILE_COLUMNS] */
-    int64_t first; /* by panels: tile of the block */
+    float *held;       /* tiles [k, rows] of a block, or all panels [k, TILE_COLUMNS] */
+    int64_t first;     /* by panels: tile of the block */
+    const float *kept; /* all panels, laid out by an earlier product; or NULL */
 } packed_job;
 
 /* The first row of a tile; of the one behind the last: how many there are. */
@@ -138,7 +139,9 @@ INLINE void pass_tiles_of(const packed_job *job, int64_t first, int64_t last,
     const float *panel = laid_out;
     int64_t panel_term = TILE_COLUMNS;
 
-    if (lies_in_panels(p, part)) {
+    if (job->kept) {
+        panel = job->kept + part->column * p->k + part->begin * TILE_COLUMNS;
+    } else if (lies_in_panels(p, part)) {
         panel = p->b + part->begin * p->b_term + part->column;
         panel_term = p->b_term;
     } else {
@@ -188,7 +191,8 @@ INLINE void pass_panels_of(const packed_job *job, int64_t tile, panel_part part)
     const ptac_product *p = job->product;
     const tile_rows rows = rows_of(job, tile);
     _Alignas(64) float laid_out[PACKED_TERMS * TILE_ROWS + LANES];
-    const float *panel = job->held + part.begin * TILE_COLUMNS;
+    const float *panel =
+        (job->kept ? job->kept : job->held) + part.begin * TILE_COLUMNS;
 
     lay_out_tile(p, &rows, part.begin, part.end, laid_out);
     for (; part.column < p->n; part.column += TILE_COLUMNS) {
@@ -202,10 +206,11 @@ INLINE void run_by_tiles(const packed_job *job)
     const ptac_product *p = job->product;
     float *panel = job->held;
 
-    for (int64_t j = 0; j < p->n; j += TILE_COLUMNS, panel += p->k * TILE_COLUMNS) {
+    for (int64_t j = 0; j < p->n && !job->kept; j += TILE_COLUMNS) {
         const panel_part all = {j, 0, p->k};
 
         lay_out_panel(p, &all, panel);
+        panel += p->k * TILE_COLUMNS;
     }
     for (int64_t tile = 0; tile < job->n_tiles; tile++) {
         panel_part part = {0};
@@ -284,6 +289,8 @@ INLINE void run_share(const packed_shares *s, int64_t i)
     ptac_product p = *s->product;
     packed_job job = {.product = &p, .held = s->scratch + i * s->most_held};
 
+    if (p.kept)
+        job.kept = (const float *)p.kept->data + column * p.k;
     p.m = begin_of(down + 1, s->most_rows, p.m) - row;
     p.n = begin_of(across + 1, s->most_columns, p.n) - column;
     if (p.m == 0 || p.n == 0)
@@ -306,6 +313,32 @@ TARGET static void run_shares(int64_t begin, int64_t end, void *context)
         run_share(context, i);
 }
 
+/* Panels [begin, end) into what is kept. */
+TARGET static void keep_panels(int64_t begin, int64_t end, void *context)
+{
+    const ptac_product *p = context;
+
+    for (int64_t i = begin; i < end; i++) {
+        const panel_part all = {i * TILE_COLUMNS, 0, p->k};
+
+        lay_out_panel(p, &all, (float *)p->kept->data + all.column * p->k);
+    }
+}
+
+/* Panels have zeros behind the last column: the last one is cleared first. */
+static void keep(const ptac_product *p)
+{
+    static const char us[] = "packed_" ISA;
+    const int64_t n = ptac_parts(p->n, TILE_COLUMNS);
+    const size_t panel = sizeof(float) * (size_t)(TILE_COLUMNS * p->k);
+
+    if (p->kept->maker == us)
+        return;
+    memset((char *)p->kept->data + (size_t)(n - 1) * panel, 0, panel);
+    ptac_parallel_for(0, n, 1, keep_panels, (void *)p);
+    p->kept->maker = us;
+}
+
 static ptac_status product_packed(const ptac_product *p)
 {
     packed_shares s = best_shares(p);
@@ -317,6 +350,8 @@ static ptac_status product_packed(const ptac_product *p)
     s.scratch = ptac_scratch_take(sizeof(float) * (size_t)(n * s.most_held));
     if (!s.scratch)
         return PTAC_FAILED;
+    if (p->kept)
+        keep(p);
     ptac_parallel_for(0, n, 1, run_shares, &s);
     ptac_scratch_give(s.scratch);
     return PTAC_OK;

@@ -1,4 +1,4 @@
-"""What depends on no argument and no parameter is computed once."""
+"""What depends on no argument, and on no parameter but frozen ones, is computed once."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def run(graph: Graph) -> None:
         else:
             kept.append(node)
     graph.nodes = kept
-    used = {value.root for node in kept for value in values_in(node.args)}
+    used = results | {value.root for node in kept for value in values_in(node.args)}
     used |= {v.root for node in kept for v in values_in(tuple(node.kwargs.values()))}
     graph.constants = {value: t for value, t in known.items() if value in used}
 

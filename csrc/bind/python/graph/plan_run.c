@@ -5,6 +5,7 @@
 #include "bind/python/graph/graph.h"
 
 #include <pthread.h>
+#include <stdlib.h>
 #include <string.h>
 
 static uint64_t n_forks; /* a child does not have the thread that ran a plan */
@@ -20,6 +21,16 @@ __attribute__((constructor)) static void prepare(void)
 }
 
 /* --- running ---------------------------------------------------------------------- */
+
+void ptac_step_keep(const ptac_kernel *row, ptac_call *call, ptac_kept *kept)
+{
+    enum { LINE = 64 };
+    const size_t n = row->kept_bytes ? row->kept_bytes(call) : 0;
+
+    kept->data = n ? aligned_alloc(LINE, (n + LINE - 1) / LINE * LINE) : NULL;
+    if (kept->data)
+        call->kept = kept;
+}
 
 bool ptac_step_run_row(const ptac_kernel *row, const ptac_call *call)
 {

@@ -4,6 +4,8 @@
 #include "bind/python/graph/graph.h"
 #include "bind/torch/rows/linear_act.h"
 
+#include <stdlib.h>
+
 enum {
     X,
     W,
@@ -16,17 +18,20 @@ typedef struct linear_step {
     const ptac_kernel *row;
     ptac_act activation;
     int inputs[N_TENSORS], output; /* BIAS may be -1 */
+    bool may_keep;                 /* the weight stays as it is: nothing is kept yet */
+    ptac_kept kept;
 } linear_step;
 
 static void drop(ptac_step *step)
 {
+    free(((linear_step *)step)->kept.data);
     PyMem_Free(step->ends);
     PyMem_Free(step);
 }
 
 static bool run(ptac_plan *plan, ptac_step *step)
 {
-    const linear_step *s = (linear_step *)step;
+    linear_step *s = (linear_step *)step;
     const at_tensor bias =
         s->inputs[BIAS] < 0 ? NULL : ptac_value_handle(plan, s->inputs[BIAS]);
     ptac_linear_tensors t = {.x = ptac_value_handle(plan, s->inputs[X]),
@@ -46,6 +51,10 @@ static bool run(ptac_plan *plan, ptac_step *step)
     }
     call.n_threads = ptac_the_host.n_threads();
     call.outputs[0].n_elements = params.m * params.n;
+    if (s->may_keep)
+        ptac_step_keep(s->row, &call, &s->kept);
+    s->may_keep = false;
+    call.kept = s->kept.data ? &s->kept : NULL;
     if (!ptac_step_run_row(s->row, &call)) {
         at_drop_tensor(&t.y);
         return false;
@@ -97,10 +106,10 @@ static const ptac_kernel *choose(ptac_plan *plan, const linear_step *s,
 }
 
 /*
- * plan_linear(plan, (x, w, bias or None), activation, output, ends): a row of
- * linear_act. None, or why there is none.
+ * plan_linear(plan, (x, w, bias or None), activation, output, ends, is_frozen): a row of
+ * linear_act. Where is_frozen, w stays as it is. None, or why there is none.
  */
-PTAC_ARGS(plan_linear, 5)
+PTAC_ARGS(plan_linear, 6)
 {
     ptac_plan *plan = ptac_plan_of(args[0]);
     linear_step *s = plan ? PyMem_Calloc(1, sizeof *s) : NULL;
@@ -123,6 +132,7 @@ PTAC_ARGS(plan_linear, 5)
         PTAC_IN_FLIGHT;
         s->row = choose(plan, s, &why);
     }
+    s->may_keep = args[5] == Py_True;
     s->step.row = s->row;
     s->step.allocates = s->row && !ptac_linear_writes_into(s->row);
     if (s->row)

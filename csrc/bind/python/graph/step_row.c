@@ -8,6 +8,8 @@
 #include "ops/norm/batch_norm_fold.h"
 #include "ops/pointwise/pointwise.h"
 
+#include <stdlib.h>
+
 enum {
     NORM_TENSORS = 4, /* weight, bias, running mean and variance */
     CONV_BIAS = 2,    /* among the arguments and inputs of a convolution */
@@ -25,6 +27,10 @@ typedef struct row_step {
     double eps;
     int64_t n_channels;
     float *scale, *shift;
+
+    /* Of one whose tensors stay as they are: */
+    bool is_frozen, is_folded, may_keep;
+    ptac_kept kept;
 } row_step;
 
 static void drop(ptac_step *step)
@@ -36,6 +42,7 @@ static void drop(ptac_step *step)
     ptac_prepared_drop(&s->p);
     Py_XDECREF(s->given);
     PyMem_Free(s->scale);
+    free(s->kept.data);
     PyMem_Free(s->step.ends);
     PyMem_Free(s);
 }
@@ -58,6 +65,9 @@ static bool are_finite(const float *numbers, int64_t n)
 /* Running statistics are as they are now: whoever changes them need not tell. */
 static bool fold_norm(const ptac_plan *plan, row_step *s)
 {
+    if (s->is_folded)
+        return true;
+
     const ptac_batch_norm norm = {
         .weight = channels(plan, s->norm[0]),
         .bias = channels(plan, s->norm[1]),
@@ -68,7 +78,10 @@ static bool fold_norm(const ptac_plan *plan, row_step *s)
 
     ptac_batch_norm_fold_best()(&norm, channels(plan, s->bias), s->n_channels, s->scale,
                                 s->shift);
-    return are_finite(s->scale, s->n_channels) && are_finite(s->shift, s->n_channels);
+    if (!are_finite(s->scale, s->n_channels) || !are_finite(s->shift, s->n_channels))
+        return false;
+    s->is_folded = s->is_frozen;
+    return true;
 }
 
 static bool run(ptac_plan *plan, ptac_step *step)
@@ -86,6 +99,9 @@ static bool run(ptac_plan *plan, ptac_step *step)
             return false;
         call->outputs[i].data = ptac_value_data(plan, s->outputs[i]);
     }
+    if (s->may_keep)
+        ptac_step_keep(s->p.row, call, &s->kept);
+    s->may_keep = false;
     return (!s->with_norm || fold_norm(plan, s)) && ptac_step_run_row(s->p.row, call);
 }
 
@@ -301,20 +317,15 @@ static ptac_reason read_epilogue(row_step *s, long act, bool with_pool)
     return with_pool && (p->out_h < 2 || p->out_w < 2) ? PTAC_SHAPE : PTAC_TAKE;
 }
 
-/*
- * The row is found before the epilogue is asked for, as tables speak of convolutions
- * alone; then it has to take that as well.
- */
+/* Tables speak of convolutions alone; what follows is known to who looks a row up. */
 static ptac_reason choose_row(ptac_plan *plan, row_step *s, PyObject *norm, long act,
                               bool with_pool)
 {
-    ptac_reason why = ptac_prepare_row(&s->p);
+    ptac_reason why = norm == Py_None ? PTAC_TAKE : read_norm(plan, s, norm);
 
-    if (!why && norm != Py_None)
-        why = read_norm(plan, s, norm);
     if (!why)
         why = read_epilogue(s, act, with_pool);
-    return why ? why : s->p.row->accepts(&s->p.call);
+    return why ? why : ptac_prepare_row(&s->p);
 }
 
 /* What pooling leaves of the rows and columns. */
@@ -330,11 +341,12 @@ static ptac_reason halve(ptac_outputs *outputs)
 }
 
 /*
- * plan_conv(plan, arguments, norm, activation, with_pool, output, ends): the same of
- * aten's convolution, behind which come a norm by running statistics, (weight, bias,
- * mean, variance, eps) or None, an activation, and max pooling of 2x2.
+ * plan_conv(plan, arguments, norm, activation, with_pool, output, ends, are_frozen): the
+ * same of aten's convolution, behind which come a norm by running statistics, (weight,
+ * bias, mean, variance, eps) or None, an activation, and max pooling of 2x2. Where
+ * are_frozen, its weights and the norm's tensors stay as they are.
  */
-PTAC_ARGS(plan_conv, 7)
+PTAC_ARGS(plan_conv, 8)
 {
     ptac_plan *plan = ptac_plan_of(args[0]);
     const long act = PyLong_AsLong(args[3]);
@@ -354,6 +366,9 @@ PTAC_ARGS(plan_conv, 7)
         why = halve(&s->p.outputs);
     if (!why)
         why = check_outputs(plan, s);
+    if (!why)
+        s->is_frozen = args[7] == Py_True;
+    s->may_keep = s->is_frozen;
     return why ? refuse(s, why) : add(plan, s, args[6]);
 }
 

@@ -153,11 +153,12 @@ static bool read_work(PyObject *work, ptac_point *point)
 static bool read_point(PyObject *tuple, ptac_device on, ptac_point *point)
 {
     PyObject *work;
-    const char *kind, *dtype, *row;
-    double stock_us = 0, ratio = 1;
+    const char *kind, *dtype, *row, *nearest = NULL;
+    double stock_us = 0, ratio = 1, nearest_ratio = 1;
 
-    if (!PyArg_ParseTuple(tuple, "O&ssiOz|dd", ptac_op_read, &point->op, &kind, &dtype,
-                          &point->n_threads, &work, &row, &stock_us, &ratio) ||
+    if (!PyArg_ParseTuple(tuple, "O&ssiOz|ddzd", ptac_op_read, &point->op, &kind,
+                          &dtype, &point->n_threads, &work, &row, &stock_us, &ratio,
+                          &nearest, &nearest_ratio) ||
         !read_work(work, point))
         return false;
     point->stock_ns = stock_us * 1e3;
@@ -165,6 +166,8 @@ static bool read_point(PyObject *tuple, ptac_device on, ptac_point *point)
     point->kind = kind_from(point->op, kind);
     point->dtype = dtype_from(dtype);
     point->row = row ? ptac_registry_find_on(on, point->op, row) : NULL;
+    point->nearest = nearest ? ptac_registry_find_on(on, point->op, nearest) : NULL;
+    point->nearest_ratio = nearest_ratio;
     if (point->kind < 0 || point->dtype == PTAC_N_DTYPES || (row && !point->row))
         return PyErr_Format(PyExc_ValueError, "%s has no kind %s, dtype %s or row %s",
                             ptac_op_name(point->op), kind, dtype, row ? row : "");
@@ -193,7 +196,10 @@ static PyObject *installed(ptac_status status)
     Py_RETURN_NONE;
 }
 
-/* install_table([(operator, kind, dtype, threads, work, row, stock's us, ratio)]) */
+/*
+ * install_table([(operator, kind, dtype, threads, work, row, stock's us, ratio, nearest
+ * row, its ratio)])
+ */
 PTAC_O(install_table, list)
 {
     PTAC_FREED ptac_point *points = NULL;

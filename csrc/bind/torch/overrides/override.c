@@ -179,6 +179,7 @@ static bool serve(const ptac_arguments *args, at_tensor *out)
     call.op = override->op_of ? override->op_of(args) : override->op;
     call.on = args->on;
     call.device = 0;
+    call.kept = NULL;
     call.params = params;
     ptac_override_inputs(args, &call);
     ptac_override_expect(&call, override->n_outputs, &outputs);

@@ -262,10 +262,11 @@ static at_error make_room(at_tensor into, int64_t m, int64_t n, at_tensor *made)
 /* The product by our own way; *out stays NULL where it cannot. */
 static at_error own_product(const ptac_product_way *way, const ptac_matrix *a,
                             const ptac_matrix *b, at_tensor bias, at_tensor into,
-                            at_tensor *out)
+                            ptac_kept *kept, at_tensor *out)
 {
     AT_OWNED at_tensor made = NULL;
     ptac_product p = {
+        .kept = kept,
         .m = a->sizes[0],
         .n = b->sizes[0],
         .k = a->sizes[1],
@@ -294,12 +295,12 @@ static at_error own_product(const ptac_product_way *way, const ptac_matrix *a,
 at_error ptac_gemm_rows(ptac_gemm provider, const ptac_matrix *a, const ptac_matrix *b,
                         at_tensor bias, at_tensor *out, bool *has_bias)
 {
-    return ptac_gemm_rows_into(provider, a, b, bias, NULL, out, has_bias);
+    return ptac_gemm_rows_into(provider, a, b, bias, NULL, NULL, out, has_bias);
 }
 
 at_error ptac_gemm_rows_into(ptac_gemm provider, const ptac_matrix *a,
                              const ptac_matrix *b, at_tensor bias, at_tensor into,
-                             at_tensor *out, bool *has_bias)
+                             ptac_kept *kept, at_tensor *out, bool *has_bias)
 {
     const int64_t m = a->sizes[0];
     const bool can = provider == PTAC_GEMM_ONEDNN && is_dense(b);
@@ -309,7 +310,7 @@ at_error ptac_gemm_rows_into(ptac_gemm provider, const ptac_matrix *a,
 
     *out = NULL;
     *has_bias = true;
-    if (way && own_product(way, a, b, bias, into, out))
+    if (way && own_product(way, a, b, bias, into, kept, out))
         return 1;
     if (*out)
         return 0;

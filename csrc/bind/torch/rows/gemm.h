@@ -85,11 +85,12 @@ at_error ptac_gemm_rows(ptac_gemm provider, const ptac_matrix *a, const ptac_mat
 
 /*
  * The same into the memory of a contiguous matrix, which *out is then another handle
- * of, by providers that can: BLAS and our own. NULL: a new one.
+ * of, by providers that can: BLAS and our own. NULL: a new one. Where kept is not NULL,
+ * b is the same each time.
  */
 at_error ptac_gemm_rows_into(ptac_gemm provider, const ptac_matrix *a,
                              const ptac_matrix *b, at_tensor bias, at_tensor into,
-                             at_tensor *out, bool *has_bias);
+                             ptac_kept *kept, at_tensor *out, bool *has_bias);
 
 /*
  * *out = a b^T, a new contiguous [m, n], where the summed dimension follows the batch.

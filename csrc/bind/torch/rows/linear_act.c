@@ -248,8 +248,8 @@ static ptac_status forward(const ptac_call *call, ptac_gemm provider)
     const bool none = p->activation == PTAC_ACT_NONE;
     bool has_bias = false;
 
-    if (!ptac_gemm_rows_into(provider, &t->rows, &t->weight, t->bias, t->into, &t->y,
-                             &has_bias) &&
+    if (!ptac_gemm_rows_into(provider, &t->rows, &t->weight, t->bias, t->into,
+                             call->kept, &t->y, &has_bias) &&
         ((none && (has_bias || !t->bias)) || !finish(t, p, has_bias)) &&
         !unfold(&t->y, &shape) && !unfold(&t->z, &shape))
         return PTAC_OK;
@@ -413,6 +413,20 @@ static bool packed_pays(const ptac_call *call)
     return p->activation != PTAC_ACT_NONE ||
            ptac_product_packed_pays(p->n, p->k, call->n_threads);
 }
+
+static size_t panels_of_8(const ptac_call *call)
+{
+    const ptac_linear_act *p = call->params;
+
+    return ptac_product_kept_bytes(p->n, p->k, 8);
+}
+
+static size_t panels_of_16(const ptac_call *call)
+{
+    const ptac_linear_act *p = call->params;
+
+    return ptac_product_kept_bytes(p->n, p->k, 16);
+}
 #endif
 
 /*
@@ -453,8 +467,10 @@ OWN_ROWS("small_avx2", SMALL_AVX2, PTAC_CPU_AVX2)
 OWN_ROWS("small_avx512", SMALL_AVX512, PTAC_CPU_AVX512)
 OWN_ROWS("dot_avx2", DOT_AVX2, PTAC_CPU_AVX2)
 OWN_ROWS("dot_avx512", DOT_AVX512, PTAC_CPU_AVX512)
-OWN_ROWS("packed_avx2", PACKED_AVX2, PTAC_CPU_AVX2, .pays = packed_pays)
-OWN_ROWS("packed_avx512", PACKED_AVX512, PTAC_CPU_AVX512, .pays = packed_pays)
+OWN_ROWS("packed_avx2", PACKED_AVX2, PTAC_CPU_AVX2, .pays = packed_pays,
+         .kept_bytes = panels_of_8)
+OWN_ROWS("packed_avx512", PACKED_AVX512, PTAC_CPU_AVX512, .pays = packed_pays,
+         .kept_bytes = panels_of_16)
 OWN_ROWS("turned_avx2", TURNED_AVX2, PTAC_CPU_AVX2, .pays = fills_8)
 OWN_ROWS("turned_avx512", TURNED_AVX512, PTAC_CPU_AVX512, .pays = fills_16)
 #endif

@@ -86,20 +86,30 @@ static bool is_estimated(const ptac_call *call)
            ptac_implicit_accepts(call) == PTAC_TAKE;
 }
 
-/* Of what ATen does itself 1x1 kernels were measured, and those on one image. */
-static bool is_like_atens(const ptac_conv2d *p, bool is_1x1)
+/*
+ * Of what ATen does itself 1x1 kernels were measured: on one image, and on several
+ * larger ones, of not too many channels unless a pass is spared.
+ */
+static bool is_like_atens(const ptac_call *call)
 {
-    enum { LEAST_CHANNELS = 8 };
+    enum { LEAST_CHANNELS = 8, LARGE = 256, MOST_CHANNELS = 256 };
+    const ptac_conv2d *p = call->params;
+    const bool is_1x1 = p->kernel_d == 1 && p->kernel_h == 1 && p->kernel_w == 1;
 
-    return is_1x1 && p->n == 1 && p->in_channels >= LEAST_CHANNELS &&
-           p->out_channels >= LEAST_CHANNELS;
+    if (!is_1x1 || p->in_channels < LEAST_CHANNELS || p->out_channels < LEAST_CHANNELS)
+        return false;
+    return p->n == 1 ||
+           (p->result == PTAC_CONV_FORWARD && (int64_t)p->out_h * p->out_w > LARGE &&
+            (p->in_channels <= MOST_CHANNELS || ptac_conv2d_is_merged(call)));
 }
 
 bool ptac_implicit_pays(const ptac_call *call, const ptac_implicit_stages *stages)
 {
     enum { MOST_FEWER = 4, MOST_FEWER_OF_1X1 = 8 };
     const ptac_conv2d *p = call->params;
-    const double least = p->result == PTAC_CONV_DATA ? 0.95 : 1.1;
+    const double least = p->result == PTAC_CONV_DATA   ? 0.95
+                         : ptac_conv2d_is_merged(call) ? 1
+                                                       : 1.1;
     const bool is_1x1 = p->kernel_d == 1 && p->kernel_h == 1 && p->kernel_w == 1;
 
     if (p->is_transposed)
@@ -111,7 +121,7 @@ bool ptac_implicit_pays(const ptac_call *call, const ptac_implicit_stages *stage
 
         if (gain > 0)
             return gain >= least;
-        if (!is_like_atens(p, is_1x1))
+        if (!is_like_atens(call))
             return false;
     }
     return p->result != PTAC_CONV_FORWARD ||
@@ -121,20 +131,23 @@ bool ptac_implicit_pays(const ptac_call *call, const ptac_implicit_stages *stage
 
 /*
  * Estimates of the gradient of the data are off by more than others, most of all where
- * a stride spreads what comes from groups.
+ * a stride spreads what comes from groups. Without one a merged call is enough.
  */
 bool ptac_implicit_pays_in_any(const ptac_call *call,
                                const ptac_implicit_stages *stages)
 {
     const ptac_conv2d *p = call->params;
     const bool is_data = p->result == PTAC_CONV_DATA;
+    const bool is_merged = ptac_conv2d_is_merged(call);
     const bool is_strided = p->stride_h > 1 || p->stride_w > 1;
-    const double enough = is_data ? 1.5 : 1.35;
+    const double enough = is_data ? 1.5 : is_merged ? 1.1 : 1.35;
+    double gain;
 
     if (!is_estimated(call) || (is_data && is_strided && p->groups > 1) ||
         (p->result == PTAC_CONV_FORWARD && !is_like_cases(p)))
         return false;
-    return ptac_implicit_gain(call, stages) >= enough;
+    gain = ptac_implicit_gain(call, stages);
+    return gain > 0 ? gain >= enough : is_merged && is_like_atens(call);
 }
 
 static void add_pieces(int64_t begin, int64_t end, void *context)

@@ -143,7 +143,8 @@ ptac_reason ptac_implicit_accepts(const ptac_call *call);
  * only where a loss is, as tables know more of these. Forward, besides, not to a
  * few places, or few of many images, nor by kernels larger than the image; nor, where
  * nothing is expected, to far fewer channels than from. Of what ATen does itself, which
- * is unknown, 1x1 kernels on one image.
+ * is unknown, 1x1 kernels on one image, or on several larger ones. Where a norm or an
+ * activation follows, less gain is enough.
  */
 bool ptac_implicit_pays(const ptac_call *call, const ptac_implicit_stages *stages);
 

@@ -323,7 +323,8 @@ double ptac_implicit_gain(const ptac_call *call, const ptac_implicit_stages *sta
     count_ours(&plan, stages, n_threads, n->ours);
     count_stock(p, stages->lanes, n_threads, n->stock);
     n->is_lowered = n->stock[PTAC_STOCK_COLUMNS] > 0;
-    n->gain = sum(n->stock, n->is_lowered ? at->lowered : at->blocked, PTAC_N_STOCK) /
+    n->gain = (sum(n->stock, n->is_lowered ? at->lowered : at->blocked, PTAC_N_STOCK) +
+               ptac_conv2d_spared_ns(call) / n_threads) /
               sum(n->ours, at->ours, PTAC_N_OURS);
     return n->gain;
 }

@@ -7,7 +7,8 @@
 #include "core/scratch.h"
 
 enum {
-    LOWERED_PLACES = 1024,    /* of all images, at most */
+    LOWERED_PLACES = 1 << 20, /* of all images, at most */
+    BATCH_PLACES = 256,       /* likewise, where several images pay */
     LOWERED_FLOATS = 1 << 22, /* of a matrix of columns, at most */
     LOWERED_COPIES = 1 << 15, /* floats that are worth a thread */
 };
@@ -63,10 +64,20 @@ ptac_reason ptac_lowered_accepts(const ptac_call *call)
                                !ptac_view_is_contiguous(&call->inputs[1]))
         return PTAC_LAYOUT;
     if (p->result != PTAC_CONV_FORWARD || p->with_pool ||
-        p->n * l.product.n_places > LOWERED_PLACES ||
+        l.product.n_places > LOWERED_PLACES ||
         l.product.n_places > LOWERED_FLOATS / l.product.n_terms)
         return PTAC_SHAPE;
     return PTAC_TAKE;
+}
+
+/* ATen does these image by image, so that a batch takes as many times an image's. */
+static bool is_by_images(const ptac_call *call, const ptac_lowered *l)
+{
+    enum { LEAST_OF_ONEDNN = 16 };
+    const ptac_conv2d *p = call->params;
+
+    return p->n == 1 || (call->n_threads == 1 && p->n < LEAST_OF_ONEDNN &&
+                         is_image(l) && l->product.n_places <= BATCH_PLACES);
 }
 
 bool ptac_lowered_pays(const ptac_call *call)
@@ -82,13 +93,30 @@ bool ptac_lowered_pays(const ptac_call *call)
     const ptac_panels *product = &l.product;
 
     if (product->n_places == 1 && is_image(&l))
-        return !p->channels_last &&
+        return !p->channels_last && p->n <= LOWERED_PLACES &&
                (p->n == 1 || product->n_terms <= MOST_FEWER * product->n_rows);
-    if (p->n > 1 || product->n_places <= PTAC_MOST_ODD)
+    if (!is_by_images(call, &l) || product->n_places <= PTAC_MOST_ODD)
         return false;
     return p->channels_last
                ? product->n_rows >= LEAST_ROWS_OF_LAST && l.n_channels >= LEAST_LAST
                : product->n_rows >= LEAST_ROWS;
+}
+
+ptac_reason ptac_lowered_batch_accepts(const ptac_call *call)
+{
+    const ptac_conv2d *p = call->params;
+
+    return p->n < 2 || p->channels_last ? PTAC_SHAPE : ptac_lowered_accepts(call);
+}
+
+/* Of larger images columns leave the caches before all rows have met them. */
+bool ptac_lowered_batch_pays(const ptac_call *call)
+{
+    enum { LEAST_ROWS = 48 };
+    const ptac_lowered l = lowered_of(call);
+
+    return l.product.n_rows >= LEAST_ROWS && l.product.n_places <= BATCH_PLACES &&
+           l.product.n_places > PTAC_MOST_ODD;
 }
 
 /* A group of an image, and where its results lie. */
@@ -142,8 +170,17 @@ static void run_one(const ptac_call *call, const ptac_lowered_way *way,
         });
 }
 
-ptac_status ptac_lowered_run(const ptac_call *call, const ptac_lowered_way *way)
+/* Images, each with its groups; any thread does any. */
+typedef struct images {
+    const ptac_call *call;
+    const ptac_lowered_way *way;
+    ptac_status status;
+} images;
+
+static void run_images(int64_t begin, int64_t end, void *context)
 {
+    images *all = context;
+    const ptac_call *call = all->call;
     const ptac_conv2d *p = call->params;
     ptac_lowered l = lowered_of(call);
     const int64_t n_columns = is_image(&l) && !p->channels_last ? 0 : l.product.n_terms;
@@ -154,16 +191,27 @@ ptac_status ptac_lowered_run(const ptac_call *call, const ptac_lowered_way *way)
 
     if (n > 0) {
         scratch = ptac_scratch_take(sizeof *scratch * (size_t)n);
-        if (!scratch)
-            return PTAC_NO_MEMORY;
+        if (!scratch) {
+            __atomic_store_n(&all->status, PTAC_NO_MEMORY, __ATOMIC_RELAXED);
+            return;
+        }
         to.columns = scratch;
         to.results = n_results ? scratch + n_columns * l.product.n_places : NULL;
     }
-    for (int64_t image = 0; image < p->n; image++)
+    for (int64_t image = begin; image < end; image++)
         for (int group = 0; group < p->groups; group++) {
             find(call, group, image, &l);
-            run_one(call, way, &to, &l);
+            run_one(call, all->way, &to, &l);
         }
     ptac_scratch_give(scratch);
-    return PTAC_OK;
+}
+
+/* Threads share images where each has one, and else the work of each image. */
+ptac_status ptac_lowered_run(const ptac_call *call, const ptac_lowered_way *way)
+{
+    const ptac_conv2d *p = call->params;
+    images all = {call, way, PTAC_OK};
+
+    ptac_parallel_for(0, p->n, p->n < call->n_threads ? p->n : 1, run_images, &all);
+    return all.status;
 }

@@ -1,5 +1,5 @@
 /*
- * lowered_tpl.h - the row of conv2d that lowers.
+ * lowered_tpl.h - the rows of conv2d that lower.
  *
  * The includer defines, besides lanes, ISA, NEEDS, and PANELS_WAY, whose products are
  * taken.
@@ -17,3 +17,5 @@ static ptac_status run_lowered(const ptac_call *call)
 
 PTAC_ROW(CONV2D, "lowered_" ISA, PTAC_CLOSE, NEEDS, ptac_lowered_accepts, run_lowered,
          .spreads = true, .pays = ptac_lowered_pays)
+PTAC_ROW(CONV2D, "lowered_batch_" ISA, PTAC_CLOSE, NEEDS, ptac_lowered_batch_accepts,
+         run_lowered, .spreads = true, .pays = ptac_lowered_batch_pays)

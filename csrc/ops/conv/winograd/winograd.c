@@ -99,8 +99,28 @@ static void run_stage(ptac_range_fn stage, int64_t n, ptac_winograd_plan *plan)
     ptac_parallel_for(0, n, 1, stage, plan);
 }
 
+static bool keeps(const ptac_call *call, const ptac_winograd_plan *plan)
+{
+    return call->kept && !plan->is_shared && !plan->grad_weight;
+}
+
+size_t ptac_winograd_kept_bytes(const ptac_call *call,
+                                const ptac_winograd_stages *stages)
+{
+    size_t most = 0;
+
+    for (; stages; stages = stages->smaller) {
+        const ptac_winograd_plan plan = ptac_winograd_plan_of(call, stages->tile);
+        const size_t n = plan.is_shared ? 0 : (size_t)plan.at.n_shared * sizeof(float);
+
+        most = n > most ? n : most;
+    }
+    return most;
+}
+
 /* False where too many strips were ill-conditioned: the outputs hold anything then. */
-static bool run_outputs(ptac_winograd_plan *plan, const ptac_winograd_stages *stages)
+static bool run_outputs(const ptac_call *call, ptac_winograd_plan *plan,
+                        const ptac_winograd_stages *stages)
 {
     if (plan->is_shared) {
         while (next_block(plan) && !ptac_winograd_is_ill_conditioned(plan)) {
@@ -108,7 +128,10 @@ static bool run_outputs(ptac_winograd_plan *plan, const ptac_winograd_stages *st
             run_stage(stages->run_panels, plan->n_pieces, plan);
         }
     } else {
-        run_stage(stages->transform_halves, 2 * plan->n_panels, plan);
+        if (!keeps(call, plan) || call->kept->maker != stages)
+            run_stage(stages->transform_halves, 2 * plan->n_panels, plan);
+        if (keeps(call, plan))
+            call->kept->maker = stages;
         run_stage(stages->run_pieces, plan->n_pieces, plan);
     }
     return !ptac_winograd_is_ill_conditioned(plan);
@@ -147,6 +170,7 @@ ptac_status ptac_winograd_run(const ptac_call *call, const ptac_winograd_stages 
     const ptac_conv2d *p = call->params;
     const bool is_weight = p->result == PTAC_CONV_WEIGHT;
     ptac_winograd_plan plan;
+    int64_t n_shared;
     float *scratch;
     bool is_done = true;
 
@@ -156,21 +180,21 @@ ptac_status ptac_winograd_run(const ptac_call *call, const ptac_winograd_stages 
     if (is_weight ? ptac_winograd_is_weight_better_summed(call)
                   : ptac_winograd_is_better_summed(&plan.conv, stages))
         return PTAC_UNSUITED;
-    scratch = ptac_scratch_take(
-        (size_t)(plan.at.n_shared + plan.n_pieces * plan.at.n_private) *
-        sizeof *scratch);
+    n_shared = keeps(call, &plan) ? 0 : plan.at.n_shared;
+    scratch = ptac_scratch_take((size_t)(n_shared + plan.n_pieces * plan.at.n_private) *
+                                sizeof *scratch);
     if (!scratch)
         return PTAC_NO_MEMORY;
     if (is_weight) {
         plan.grad_weight = call->outputs[0].data;
         plan.grad_bias = call->n_outputs > 1 ? call->outputs[1].data : NULL;
     }
-    plan.shared = scratch;
-    plan.scratch = scratch + plan.at.n_shared;
+    plan.shared = keeps(call, &plan) ? call->kept->data : scratch;
+    plan.scratch = scratch + n_shared;
     if (is_weight)
         run_sums(&plan, stages);
     else
-        is_done = run_outputs(&plan, stages);
+        is_done = run_outputs(call, &plan, stages);
     ptac_scratch_give(scratch);
     return is_done ? PTAC_OK : PTAC_UNSUITED;
 }

@@ -32,13 +32,14 @@ static ptac_reason accepts_weight_4x4(const ptac_call *call)
     return p->result == PTAC_CONV_WEIGHT ? accepts_4x4(call) : PTAC_SHAPE;
 }
 
-#define ROW(id, tiles, rank, level, takes, computes)                                   \
-    PTAC_CONV_ROW(id, "winograd_" tiles, rank, level, takes, computes)
+#define ROW(id, tiles, rank, level, takes, computes, ...)                              \
+    PTAC_CONV_ROW(id, "winograd_" tiles, rank, level, takes, computes, ##__VA_ARGS__)
 
-ROW(CONV2D, "2x2", 3, PTAC_CLOSE, accepts_2x2, run_2x2)
-ROW(CONV2D, "4x2", 4, PTAC_CLOSE, accepts_4x2, run_4x2)
-ROW(CONV2D, "4x4", 0, PTAC_FAST, accepts_4x4, run_4x4)
-ROW(CONV2D, "2x2_of_5x5", 1, PTAC_CLOSE, accepts_2x2_of_5x5, run_2x2_of_5x5)
+ROW(CONV2D, "2x2", 3, PTAC_CLOSE, accepts_2x2, run_2x2, .kept_bytes = kept_2x2)
+ROW(CONV2D, "4x2", 4, PTAC_CLOSE, accepts_4x2, run_4x2, .kept_bytes = kept_4x2)
+ROW(CONV2D, "4x4", 0, PTAC_FAST, accepts_4x4, run_4x4, .kept_bytes = kept_4x4)
+ROW(CONV2D, "2x2_of_5x5", 1, PTAC_CLOSE, accepts_2x2_of_5x5, run_2x2_of_5x5,
+    .kept_bytes = kept_2x2_of_5x5)
 ROW(CONV2D_BACKWARD, "2x2", 3, PTAC_CLOSE, accepts_2x2, run_2x2)
 ROW(CONV2D_BACKWARD, "4x2", 4, PTAC_CLOSE, accepts_4x2, run_4x2)
 ROW(CONV2D_BACKWARD, "4x4_data", 0, PTAC_FAST, accepts_data_4x4, run_4x4)

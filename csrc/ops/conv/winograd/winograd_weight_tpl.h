@@ -336,6 +336,10 @@ TARGET static void add_biases(int64_t begin, int64_t end, void *context)
     {                                                                                  \
         return ptac_winograd_accepts(call, &stages_##name);                            \
     }                                                                                  \
+    static size_t kept_##name(const ptac_call *call)                                   \
+    {                                                                                  \
+        return ptac_winograd_kept_bytes(call, &stages_##name);                         \
+    }                                                                                  \
     static ptac_status run_##name(const ptac_call *call)                               \
     {                                                                                  \
         return ptac_winograd_run(call, &stages_##name);                                \

@@ -137,6 +137,7 @@ PLACES: dict[str, list[tuple[Layer, ...]]] = {
         (1, 256, 1024, 14),
         (1, 512, 1024, 14),
         (16, 256, 1024, 14),
+        (16, 256, 512, 28),
     ),
     "1x1_point": _1x1(
         (1, 8, 32, 1),
@@ -352,12 +353,27 @@ PLACES: dict[str, list[tuple[Layer, ...]]] = {
 """By kind: places, each with layers of the same work."""
 
 
+_SMALL = 256
+"""Places of an image, up to which several have kinds of their own: is_of_small()."""
+
+
+def _forward_kind(kind: str, layer: Layer) -> str:
+    if not kind.startswith("1x1_") or layer.stride > 1 or layer.n == 1:
+        return kind
+    if not 4 < layer.width**2 <= _SMALL:  # noqa: PLR2004
+        return kind
+    least = ((256, "1x1_small_256"), (64, "1x1_small_64"), (0, "1x1_small"))
+    return next(name for n, name in least if min(layer.channels) >= n)
+
+
 def cases() -> Iterator[Case]:
     """Cases of conv2d and of both its gradients."""
     for kind, places in PLACES.items():
         for layers in sorted(places, key=lambda layers: layers[0].work()):
             work = layers[0].work()
-            yield case_of("conv2d", kind, work, [partial(_forward, x) for x in layers])
+            of_forward = _forward_kind(kind, layers[0])
+            makes = [partial(_forward, layer) for layer in layers]
+            yield case_of("conv2d", of_forward, work, makes)
             for side in (DATA, WEIGHT):
                 makes = [partial(_backward, side, layer) for layer in layers]
                 yield case_of("conv2d_backward", f"{kind}_{side}", work, makes)
