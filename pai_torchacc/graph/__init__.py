@@ -217,9 +217,7 @@ def _optimize_module(module: Any, freeze: bool, on_refusal: Any) -> None:
             raise ValueError("this module is compiled, by module.compile()")
         unoptimize(module)
     name = type(module).__name__
-    planned = Planned(
-        c, module._call_impl, module, name, on_refusal, is_frozen=freeze
-    )
+    planned = Planned(c, module._call_impl, module, name, on_refusal, is_frozen=freeze)
     module._compiled_call_impl = planned.entry
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import pytest
 import torch
@@ -80,8 +81,8 @@ def test_kept_weights_give_the_same_bits_at_each_call(algorithm: str) -> None:
             assert kinds(model) == ["conv"]
             for _ in range(3):
                 y = torch.randn_like(x)
-                ours = by_plan(model, lambda y=y: model(y))
-                assert torch.equal(ours, by_plan(other, lambda y=y: other(y)))
+                ours = by_plan(model, partial(model, y))
+                assert torch.equal(ours, by_plan(other, partial(other, y)))
             with torch.no_grad(), ptac.disabled():
                 close(ours, twin(model)(y))
 
@@ -93,10 +94,10 @@ def test_weights_are_laid_out_once(algorithm: str) -> None:
         model, x = block(), torch.randn(2, 16, 20, 20)
         with pinned(row):
             frozen(model, x)
-            before = by_plan(model, lambda: model(x))
+            before = by_plan(model, partial(model, x))
             with torch.no_grad():
                 model[0].weight.mul_(3)
-            assert torch.equal(by_plan(model, lambda: model(x)), before)
+            assert torch.equal(by_plan(model, partial(model, x)), before)
 
 
 @pytest.mark.parametrize("n_threads", [1, 2])
@@ -122,11 +123,11 @@ def test_panels_of_layers_are_kept(
                 assert kinds(model) == ["linear"]
                 for _ in range(2):
                     x = torch.randn(rows, terms)
-                    ours = by_plan(model, lambda x=x: model(x))
-                    assert torch.equal(ours, by_plan(other, lambda x=x: other(x)))
+                    ours = by_plan(model, partial(model, x))
+                    assert torch.equal(ours, by_plan(other, partial(other, x)))
                 with torch.no_grad():
                     layer.weight.neg_()
-                assert torch.equal(by_plan(model, lambda x=x: model(x)), ours)
+                assert torch.equal(by_plan(model, partial(model, x)), ours)
     finally:
         torch.set_num_threads(before)
 
@@ -136,20 +137,20 @@ def test_norms_are_folded_once() -> None:
     model, x = block(), torch.randn(2, 16, 20, 20)
     with pinned(row):
         frozen(model, x)
-        before = by_plan(model, lambda: model(x))
+        before = by_plan(model, partial(model, x))
         model[1].running_mean.add_(1)
-        assert torch.equal(by_plan(model, lambda: model(x)), before)
+        assert torch.equal(by_plan(model, partial(model, x)), before)
 
 
 def test_optimizing_again_reads_weights_again() -> None:
     model, x = block(), torch.randn(2, 16, 20, 20)
     frozen(model, x)
-    before = by_plan(model, lambda: model(x))
+    before = by_plan(model, partial(model, x))
     with torch.no_grad():
         model[0].weight.mul_(2)
         model[0].bias.mul_(2)
     frozen(model, x)
-    after = by_plan(model, lambda: model(x))
+    after = by_plan(model, partial(model, x))
     assert not torch.equal(before, after)
     with torch.no_grad(), ptac.disabled():
         close(after, twin(model)(x))
@@ -165,7 +166,7 @@ def test_parametrizations_are_computed_once() -> None:
     with torch.no_grad():
         other(x)
     assert len(kinds(model)) == 1 < len(kinds(other))
-    close(by_plan(model, lambda: model(x)), by_plan(other, lambda: other(x)))
+    close(by_plan(model, partial(model, x)), by_plan(other, partial(other, x)))
 
 
 def test_other_sizes_and_threads_have_layouts_of_their_own() -> None:

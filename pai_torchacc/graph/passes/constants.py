@@ -1,4 +1,4 @@
-"""What depends on no argument, and on no parameter but frozen ones, is computed once."""
+"""What depends on no argument, and no parameter that may change, is computed once."""
 
 from __future__ import annotations
 
