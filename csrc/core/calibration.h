@@ -20,7 +20,7 @@ typedef struct ptac_point {
     const ptac_kernel *row; /* NULL: stock was faster */
     double stock_ns;        /* stock's time there when it was measured; 0: not known */
     double ratio;           /* stock's time divided by the row's */
-    /* Where stock was faster: the row that came nearest, and its ratio; or NULL. */
+    /* The row that came next, perhaps behind stock, and its ratio; or NULL. */
     const ptac_kernel *nearest;
     double nearest_ratio;
 } ptac_point;

@@ -99,24 +99,45 @@ static bool pays(const ptac_kernel *row, const ptac_call *call, int64_t uses)
     return !(row->in_bf16 && uses < LEAST_USES) && (!row->pays || row->pays(call));
 }
 
-/*
- * The row that came nearest where stock was faster, if with what is spared it is faster
- * after all.
- */
-static const ptac_kernel *nearest_that_pays(const ptac_point *point,
-                                            const ptac_shape *shape, int n_threads)
+/* Stock's time at a point divided by a row's, with what the call spares in this. */
+static double ratio_of(const ptac_kernel *row, double ratio, const ptac_point *point,
+                       const ptac_shape *shape, int n_threads)
 {
-    static const double ENOUGH = 1.03;
     const double times =
         point->work > 0 ? (double)shape->work / (double)point->work : 1;
     const double stock_ns = point->stock_ns * times;
+    const double kept_ns = row && row->kept_bytes ? shape->kept_ns / n_threads : 0;
+    const double row_ns = stock_ns / ratio - kept_ns;
 
-    if (!point->nearest || stock_ns <= 0)
-        return NULL;
-    return point->nearest_ratio * (1 + shape->spared_ns / n_threads / stock_ns) >=
-                   ENOUGH
-               ? point->nearest
-               : NULL;
+    /* What was measured may be less than what is spared by another measurement. */
+    return (stock_ns + shape->spared_ns / n_threads) /
+           (row_ns > stock_ns / (4 * ratio) ? row_ns : stock_ns / (4 * ratio));
+}
+
+/*
+ * Of a call that spares something the faster one of the row at a point and the one that
+ * came next, or NULL where that is stock.
+ */
+static const ptac_kernel *with_spared(const ptac_point *point, const ptac_kernel *own,
+                                      const ptac_shape *shape, int n_threads)
+{
+    static const double ENOUGH = 1.03;
+    double best = ENOUGH;
+    const ptac_kernel *rows[] = {own, point->nearest}, *row = NULL;
+    const double ratios[] = {point->ratio, point->nearest_ratio};
+
+    if (point->stock_ns <= 0)
+        return own;
+    for (int i = 0; i < 2; i++) {
+        const double ratio =
+            rows[i] ? ratio_of(rows[i], ratios[i], point, shape, n_threads) : 0;
+
+        if (ratio >= best) {
+            best = ratio;
+            row = rows[i];
+        }
+    }
+    return row;
 }
 
 /*
@@ -131,8 +152,8 @@ static const ptac_kernel *look_up(const ptac_call *call, const ptac_shape *shape
 
     if (point)
         ptac_point_estimate(point, shape);
-    if (point && !own && shape->spared_ns > 0)
-        own = nearest_that_pays(point, shape, call->n_threads);
+    if (point && (shape->spared_ns > 0 || shape->kept_ns > 0))
+        own = with_spared(point, own, shape, call->n_threads);
     if (own && pays(own, call, shape->uses))
         return own;
     if (shape->or_kind) {

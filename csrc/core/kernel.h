@@ -90,6 +90,8 @@ typedef struct ptac_shape {
      * calibration measured, as a norm behind a convolution; 0: nothing.
      */
     double spared_ns;
+    /* Likewise what a row spares that keeps what it makes of weights; 0: none does. */
+    double kept_ns;
 } ptac_shape;
 
 /*

@@ -297,9 +297,6 @@ def _said_here(
 Point = tuple[str, str, str, int, Work, str | None, float, float, str | None, float]
 
 
-_NONE = (None, 1.0)
-
-
 def points(
     table: Table, operators: Iterable[Any], numerics: str, *, has_amx: bool = False
 ) -> tuple[list[Point], set[str]]:
@@ -318,8 +315,8 @@ def points(
     -------
     points : list of (op, kind, dtype, threads, work, row or None, stock_us, ratio,
         nearest or None, its ratio)
-        None stands for stock; ``ratio`` is then 1. ``nearest`` is the best row where
-        stock runs, for calls that spare stock another pass.
+        None stands for stock; ``ratio`` is then 1. ``nearest`` is the best of the other
+        rows, for calls that are spared more than was measured.
     barred : set of str
         Operators that only the numerics level keeps from running.
     """
@@ -334,24 +331,28 @@ def points(
             name for name, level, can_run, _ in rows
             if can_run and (op in BY_NAME or LEVELS.index(level) <= highest)
         }  # fmt: skip
-    best: dict[tuple[str, str, str, int, Work], tuple[str | None, float, float]] = {}
-    nearest: dict[tuple[str, str, str, int, Work], tuple[str, float]] = {}
+    rows_at: dict[tuple[str, str, str, int, Work], list[tuple[float, str]]] = {}
+    stock_at: dict[tuple[str, str, str, int, Work], float] = {}
     said = list(_said_here(table.measurements, has_amx, allowed))
     for m in _in_todays_kinds(said, allowed):
         if m.kind not in kinds.get(m.op, ()):
             continue  # measured by another version of this package
         place = (m.op, m.kind, m.dtype, m.threads, m.work)
-        row, _, ratio = best.setdefault(place, (None, m.stock_us, 1.0))
-        if m.row not in allowed[m.op]:
-            continue
-        least = table.least_of.get(m.op, table.least_ratio)
-        if m.ratio >= least and (row is None or m.ratio > ratio):
-            best[place] = m.row, m.stock_us, m.ratio
-        if m.ratio > nearest.get(place, ("", 0.0))[1]:
-            nearest[place] = m.row, m.ratio
+        found = rows_at.setdefault(place, [])
+        stock_at.setdefault(place, m.stock_us)
+        if m.row in allowed[m.op]:
+            found.append((m.ratio, m.row))
+            stock_at[place] = (
+                m.stock_us if m.ratio >= max(found)[0] else stock_at[place]
+            )
     barred = {op for op in runnable if runnable[op] and not allowed[op]}
-    found = [
-        (*place, *how, *(nearest.get(place, (None, 1.0)) if how[0] is None else _NONE))
-        for place, how in best.items()
-    ]
-    return found, barred
+    points = []
+    for place, found in rows_at.items():
+        found.sort(key=lambda one: -one[0])
+        least = table.least_of.get(place[0], table.least_ratio)
+        rows: list[tuple[str | None, float]] = [(row, ratio) for ratio, row in found]
+        if not rows or rows[0][1] < least:
+            rows.insert(0, (None, 1.0))
+        (row, ratio), (nearest, next_ratio) = [*rows, (None, 1.0)][:2]
+        points.append((*place, row, stock_at[place], ratio, nearest, next_ratio))
+    return points, barred

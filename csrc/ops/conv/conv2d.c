@@ -214,6 +214,17 @@ double ptac_conv2d_spared_ns(const ptac_call *call)
                : 0;
 }
 
+/* Of weights that Winograd's tiles need transformed, where they are kept. */
+static double kept_ns(const ptac_call *call)
+{
+    static const double PRICE = 0.6; /* of a weight; Zen 4, 64 to 512 channels */
+    const ptac_conv2d *p = call->params;
+
+    return call->kept
+               ? PRICE * p->in_channels * p->out_channels * p->kernel_h * p->kernel_w
+               : 0;
+}
+
 static ptac_reason classify(const ptac_call *call, ptac_shape *shape)
 {
     const ptac_conv2d *p = call->params;
@@ -225,6 +236,7 @@ static ptac_reason classify(const ptac_call *call, ptac_shape *shape)
     shape->work = is_ours ? ptac_conv2d_pixels(p) : ptac_conv2d_work(p);
     shape->uses = uses_of(p);
     shape->spared_ns = ptac_conv2d_spared_ns(call);
+    shape->kept_ns = is_ours ? kept_ns(call) : 0;
     if (!p->is_transposed && !p->channels_last && !ptac_conv2d_is_of_volumes(call)) {
         shape->or_kind = PTAC_CONV_ANY;
         shape->or_work = ptac_conv2d_work(p);

@@ -74,8 +74,7 @@ static bool has_vector(const ptac_plan *plan, const linear_step *s)
            !ptac_vector_reason(&plan->values[s->inputs[BIAS]].view, n);
 }
 
-static const ptac_kernel *choose(ptac_plan *plan, const linear_step *s,
-                                 ptac_reason *why)
+static const ptac_kernel *choose(ptac_plan *plan, linear_step *s, ptac_reason *why)
 {
     const ptac_view *x = &plan->values[s->inputs[X]].view;
     const ptac_view *w = &plan->values[s->inputs[W]].view;
@@ -96,6 +95,7 @@ static const ptac_kernel *choose(ptac_plan *plan, const linear_step *s,
                                .n = w->sizes[0],
                                .k = w->sizes[1],
                                .activation = s->activation};
+    call.kept = s->may_keep ? &s->kept : NULL; /* as a promise */
     row = ptac_probe_or(&call, "blas", why);
     if (row && (row->in_bf16 || ptac_products_are_lowered()))
         *why = PTAC_PRECISION;
@@ -121,6 +121,7 @@ PTAC_ARGS(plan_linear, 6)
     s->inputs[X] = s->inputs[W] = s->inputs[BIAS] = -1;
     s->activation = (ptac_act)PyLong_AsLong(args[2]);
     s->output = ptac_value_number(plan, args[3]);
+    s->may_keep = args[5] == Py_True;
     if (PyTuple_Check(args[1]) && PyTuple_Size(args[1]) == N_TENSORS)
         for (int i = 0; i < N_TENSORS && !PyErr_Occurred(); i++) {
             PyObject *number = PyTuple_GetItem(args[1], i);
@@ -132,7 +133,6 @@ PTAC_ARGS(plan_linear, 6)
         PTAC_IN_FLIGHT;
         s->row = choose(plan, s, &why);
     }
-    s->may_keep = args[5] == Py_True;
     s->step.row = s->row;
     s->step.allocates = s->row && !ptac_linear_writes_into(s->row);
     if (s->row)

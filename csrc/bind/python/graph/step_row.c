@@ -358,6 +358,9 @@ PTAC_ARGS(plan_conv, 8)
         return NULL;
     PTAC_IN_FLIGHT;
     why = read_operator(plan, s, name, args[1]);
+    s->is_frozen = args[7] == Py_True;
+    if (s->is_frozen)
+        s->p.call.kept = &s->kept; /* as a promise */
     if (!why)
         why = choose_row(plan, s, args[2], act, args[4] == Py_True);
     if (!why)
@@ -366,8 +369,7 @@ PTAC_ARGS(plan_conv, 8)
         why = halve(&s->p.outputs);
     if (!why)
         why = check_outputs(plan, s);
-    if (!why)
-        s->is_frozen = args[7] == Py_True;
+    s->p.call.kept = NULL;
     s->may_keep = s->is_frozen;
     return why ? refuse(s, why) : add(plan, s, args[6]);
 }

@@ -99,9 +99,9 @@ static void run_stage(ptac_range_fn stage, int64_t n, ptac_winograd_plan *plan)
     ptac_parallel_for(0, n, 1, stage, plan);
 }
 
-static bool keeps(const ptac_call *call, const ptac_winograd_plan *plan)
+static size_t bytes_of_panels(const ptac_winograd_plan *plan)
 {
-    return call->kept && !plan->is_shared && !plan->grad_weight;
+    return sizeof(float) * (size_t)(plan->n_panels * plan->at.panel);
 }
 
 size_t ptac_winograd_kept_bytes(const ptac_call *call,
@@ -111,7 +111,7 @@ size_t ptac_winograd_kept_bytes(const ptac_call *call,
 
     for (; stages; stages = stages->smaller) {
         const ptac_winograd_plan plan = ptac_winograd_plan_of(call, stages->tile);
-        const size_t n = plan.is_shared ? 0 : (size_t)plan.at.n_shared * sizeof(float);
+        const size_t n = bytes_of_panels(&plan);
 
         most = n > most ? n : most;
     }
@@ -119,19 +119,18 @@ size_t ptac_winograd_kept_bytes(const ptac_call *call,
 }
 
 /* False where too many strips were ill-conditioned: the outputs hold anything then. */
-static bool run_outputs(const ptac_call *call, ptac_winograd_plan *plan,
-                        const ptac_winograd_stages *stages)
+static bool run_outputs(ptac_winograd_plan *plan, const ptac_winograd_stages *stages)
 {
     if (plan->is_shared) {
         while (next_block(plan) && !ptac_winograd_is_ill_conditioned(plan)) {
             run_stage(stages->share_tiles, plan->n_pieces, plan);
             run_stage(stages->run_panels, plan->n_pieces, plan);
+            plan->is_kept_ready = plan->kept != NULL;
         }
     } else {
-        if (!keeps(call, plan) || call->kept->maker != stages)
+        if (!plan->is_kept_ready)
             run_stage(stages->transform_halves, 2 * plan->n_panels, plan);
-        if (keeps(call, plan))
-            call->kept->maker = stages;
+        plan->is_kept_ready = plan->kept != NULL;
         run_stage(stages->run_pieces, plan->n_pieces, plan);
     }
     return !ptac_winograd_is_ill_conditioned(plan);
@@ -180,7 +179,11 @@ ptac_status ptac_winograd_run(const ptac_call *call, const ptac_winograd_stages 
     if (is_weight ? ptac_winograd_is_weight_better_summed(call)
                   : ptac_winograd_is_better_summed(&plan.conv, stages))
         return PTAC_UNSUITED;
-    n_shared = keeps(call, &plan) ? 0 : plan.at.n_shared;
+    if (call->kept && !is_weight) {
+        plan.kept = call->kept->data;
+        plan.is_kept_ready = call->kept->maker == stages;
+    }
+    n_shared = plan.kept && !plan.is_shared ? 0 : plan.at.n_shared;
     scratch = ptac_scratch_take((size_t)(n_shared + plan.n_pieces * plan.at.n_private) *
                                 sizeof *scratch);
     if (!scratch)
@@ -189,12 +192,14 @@ ptac_status ptac_winograd_run(const ptac_call *call, const ptac_winograd_stages 
         plan.grad_weight = call->outputs[0].data;
         plan.grad_bias = call->n_outputs > 1 ? call->outputs[1].data : NULL;
     }
-    plan.shared = keeps(call, &plan) ? call->kept->data : scratch;
+    plan.shared = n_shared ? scratch : plan.kept;
     plan.scratch = scratch + n_shared;
     if (is_weight)
         run_sums(&plan, stages);
     else
-        is_done = run_outputs(call, &plan, stages);
+        is_done = run_outputs(&plan, stages);
+    if (plan.kept)
+        call->kept->maker = plan.is_kept_ready ? stages : NULL;
     ptac_scratch_give(scratch);
     return is_done ? PTAC_OK : PTAC_UNSUITED;
 }

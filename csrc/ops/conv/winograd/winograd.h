@@ -55,7 +55,7 @@ ptac_reason ptac_winograd_accepts(const ptac_call *call,
                                   const ptac_winograd_stages *stages);
 ptac_status ptac_winograd_run(const ptac_call *call,
                               const ptac_winograd_stages *stages);
-/* Of transformed weights, where they are not so large that tiles are kept instead. */
+/* Of transformed weights. */
 size_t ptac_winograd_kept_bytes(const ptac_call *call,
                                 const ptac_winograd_stages *stages);
 

@@ -97,6 +97,8 @@ typedef struct ptac_winograd_plan {
     float *grad_weight, *grad_bias; /* asked for, or NULL */
     int64_t most_ill, n_ill;        /* strips; threads count up the second */
     float *shared, *scratch;        /* the second is n_pieces times n_private */
+    float *kept;                    /* all panels of weights that stay, or NULL */
+    bool is_kept_ready;
 } ptac_winograd_plan;
 
 enum {

@@ -304,13 +304,14 @@ INLINE void run_panels(const ptac_winograd_plan *plan, int64_t i, ptac_tile_size
     float *scratch = plan->scratch + i * plan->at.n_private;
     float *patch = scratch + plan->at.patch_at;
     float *products = scratch + plan->at.products_at;
-    float *weights = scratch + plan->at.panels_at;
+    float *own = scratch + plan->at.panels_at;
     vec kept[2][MAX_TAPS * LANES];
 
     for (int64_t j = plan->n_panels * i / plan->n_pieces; j < last; j++) {
         const int channel = (int)j * PANEL;
+        float *weights = plan->kept ? plan->kept + j * plan->at.panel : own;
 
-        for (int c = 0; c < n; c++)
+        for (int c = 0; c < n && !plan->is_kept_ready; c++)
             for (int half = 0; half < 2; half++)
                 transform_weights(plan, channel + half * LANES, c, size, kept[half],
                                   weights);
