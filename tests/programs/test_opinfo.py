@@ -47,6 +47,7 @@ OURS: dict[str, tuple[str, ...]] = {
         "adaptive_avg_pool3d",
         "adaptive_avg_pool3d_backward",
     ),
+    "mean": ("mean",),
     "nn.functional.mish": ("mish", "mish_backward"),
     "nn.functional.prelu": ("prelu_backward",),
     "nn.functional.gelu": ("gelu", "gelu_backward"),

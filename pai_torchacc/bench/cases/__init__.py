@@ -20,6 +20,7 @@ from pai_torchacc.bench.cases import (
     int8,
     layer_norm,
     loss,
+    mean,
     norm,
     on_cuda,
     optim,
@@ -41,7 +42,18 @@ __all__ = ["Case", "Gradient", "cases", "cases_on_cuda"]
 def cases() -> Iterator[Case]:
     """Every case, cheap to list: tensors are made when a variant is built."""
     families = (
-        *(conv, depthwise, pool, norm, layer_norm, activation, upsample, pad, copies),
+        *(
+            conv,
+            depthwise,
+            pool,
+            mean,
+            norm,
+            layer_norm,
+            activation,
+            upsample,
+            pad,
+            copies,
+        ),
         *(indexing, randomness, loss, elementwise, softmax, linear, many, attention),
         *(encoder, recurrent, int8, optim, foreach, entries, by_name),
     )
