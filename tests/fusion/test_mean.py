@@ -237,3 +237,28 @@ def test_gradients_are_stocks(layout: Any) -> None:
     torch.testing.assert_close(our_y, y)
     assert our_y.stride() == y.stride()
     contract.exactly(our_grad, grad)
+
+
+@pytest.mark.parametrize("hidden", ["", "c10_find_operator"])
+def test_torchs_kernel_may_be_missing(hidden: str) -> None:
+    """Calls that are stock's then go through ``out``, with what they were given."""
+    program = """
+import torch, switching
+x = torch.randn(2, 3, 6, 7).transpose(2, 3)
+calls = [
+    lambda: x.mean((2, 3)), lambda: x.mean(-1, True), lambda: x.mean(),
+    lambda: x.mean(()), lambda: x.mean(1, dtype=torch.float64),
+    lambda: x.mean(1, True, dtype=torch.bfloat16), lambda: x.double().mean(2),
+    lambda: x.long().mean(2, dtype=torch.float32),
+]
+stock = [call() for call in calls]
+with switching.accelerated("mean"):
+    hits = switching.hits("mean")
+    ours = [call() for call in calls]
+    assert sum(hits.forwarded.values()) == len(calls), hits
+for a, b in zip(ours, stock):
+    assert torch.equal(a, b) and a.dtype == b.dtype and a.stride() == b.stride()
+"""
+    switching.python(
+        program, PTAC_HIDE_SYMBOLS=",".join(filter(None, ("cpu_mean", hidden)))
+    )
