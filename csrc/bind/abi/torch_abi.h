@@ -179,11 +179,6 @@ typedef struct at_optional_bool {
     bool has_value;
 } at_optional_bool;
 
-typedef struct at_optional_dtype {
-    int8_t value;
-    bool has_value;
-} at_optional_dtype;
-
 /* A std::string_view of libstdc++. */
 typedef struct at_text {
     size_t length;
@@ -391,10 +386,6 @@ typedef struct at_string {
       (at_tensor, at_ints, at_ints, bool, at_optional_real, at_optional_real))         \
     M(at_result, cpu_pixel_shuffle, "_ZN2at3cpu13pixel_shuffleERKNS_6TensorEl",        \
       (at_tensor, int64_t))                                                            \
-    M(at_result, cpu_mean,                                                             \
-      "_ZN2at3cpu4meanERKNS_6TensorEN3c1016OptionalArrayRefIlEEb"                      \
-      "St8optionalINS4_10ScalarTypeEE",                                                \
-      (at_tensor, at_optional_ints, bool, at_optional_dtype))                          \
     M(at_result, cpu_pixel_unshuffle, "_ZN2at3cpu15pixel_unshuffleERKNS_6TensorEl",    \
       (at_tensor, int64_t))                                                            \
     M(at_result, constant_pad_nd,                                                      \

@@ -11,10 +11,9 @@
 #include "ops/mean/mean.h"
 
 enum {
-    ROWS = 4, /* at once; also vectors of columns */
-    BLOCK =
-        ROWS * PTAC_MEAN_CHAIN * LANES, /* of a row, a chain in each of four vectors */
-    WIDTH = ROWS * LANES,               /* columns at once */
+    ROWS = 4,                        /* at once; also vectors of columns */
+    WIDTH = ROWS * LANES,            /* columns at once */
+    BLOCK = PTAC_MEAN_CHAIN * WIDTH, /* of a row, a chain in each of four vectors */
     TALL = PTAC_MEAN_CHAIN * PTAC_MEAN_CHAIN, /* rows whose chains add up in float */
 };
 
@@ -76,7 +75,7 @@ TARGET static void means_of_rows(int64_t begin, int64_t end, void *context)
 
 /* --- columns ---------------------------------------------------------------------- */
 
-/* The sums of n <= TALL rows, inner apart, of n_vectors vectors; some: lanes of each. */
+/* The sums of n <= TALL rows, inner apart; each has n_vectors vectors of some lanes. */
 INLINE void add_rows(const float *x, int64_t inner, int64_t n, int n_vectors, int some,
                      vec sums[ROWS])
 {

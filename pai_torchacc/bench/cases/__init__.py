@@ -20,7 +20,6 @@ from pai_torchacc.bench.cases import (
     int8,
     layer_norm,
     loss,
-    mean,
     norm,
     on_cuda,
     optim,
@@ -34,6 +33,7 @@ from pai_torchacc.bench.cases import (
 from pai_torchacc.bench.cases.case import Case, Gradient
 from pai_torchacc.bench.cases.conv import depthwise
 from pai_torchacc.bench.cases.loss import elementwise
+from pai_torchacc.bench.cases.pool import mean
 from pai_torchacc.bench.cases.product import entries, linear, many
 
 __all__ = ["Case", "Gradient", "cases", "cases_on_cuda"]
