@@ -37,6 +37,7 @@ def cases() -> dict[str, Callable[[], object]]:
         "max_pool2d": lambda: torch.max_pool2d(x, 2),
         "avg_pool2d": lambda: torch._C._nn.avg_pool2d(x, [2, 2], [2, 2]),
         "adaptive_avg_pool2d": lambda: torch._C._nn.adaptive_avg_pool2d(x, [2, 2]),
+        "mean": lambda: rows.mean(0),
         "log_softmax": lambda: torch._log_softmax(rows, 1, False),
         "copy": lambda: copied.copy_(rows),
         "conv2d": lambda: torch.conv2d(x, w),

@@ -130,6 +130,7 @@ CALLS: dict[str, Callable[[], list[Tensor]]] = {
     "adaptive_avg_pool3d": lambda: gradient_of(
         lambda x: F.adaptive_avg_pool3d(x, 3), 2, 3, 4, 4, 8
     ),
+    "mean": lambda: [PLAIN.mean(1)],
     "prelu": lambda: gradient_of(lambda x: F.prelu(x, SLOPE), 8, 5),
     "mish": lambda: gradient_of(F.mish, 8, 5),
     "gelu": lambda: gradient_of(F.gelu, 8, 5),

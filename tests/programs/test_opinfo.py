@@ -47,6 +47,7 @@ OURS: dict[str, tuple[str, ...]] = {
         "adaptive_avg_pool3d",
         "adaptive_avg_pool3d_backward",
     ),
+    "mean": ("mean",),
     "nn.functional.mish": ("mish", "mish_backward"),
     "nn.functional.prelu": ("prelu_backward",),
     "nn.functional.gelu": ("gelu", "gelu_backward"),
@@ -125,6 +126,9 @@ ROUNDS = (
     "linear",
     "mm",
     "nll_loss",
+    "mean",
+    "adaptive_avg_pool",
+    "kl_div",
     "softmax",
     "conv",
     "mish",
@@ -334,7 +338,7 @@ def test_module(info: Any) -> None:
     parts = ("Linear", "CrossEntropy", "LogSoftmax", "Trans", "Conv", "Mish")
     parts += ("BatchNorm", "InstanceNorm", "LayerNorm", "Softm", "Loss", "Attention")
     parts += ("GELU", "Tanh", "Sigmoid", "SiLU", "Hardswish", "Hardsigmoid")
-    parts += ("RNN", "LSTM", "GRU", "ELU", "RMSNorm")
+    parts += ("RNN", "LSTM", "GRU", "ELU", "RMSNorm", "AdaptiveAvg")
     rounds = any(part in info.name for part in parts)
     op = MODULES.get(info.name)
     total = 0

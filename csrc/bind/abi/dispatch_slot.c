@@ -55,8 +55,12 @@ static uint64_t *find_entry(const char *name, const char *overload, size_t *n)
 
 void at_entry_remember(const char *name, at_entry *entry)
 {
+    const char *dot = strchr(name, '.');
+    char base[80] = "";
+
     *entry = (at_entry){.is_on_cpu = entry->is_on_cpu};
-    entry->live = find_entry(name, "", &entry->n_words);
+    strncat(base, name, dot ? (size_t)(dot - name) : sizeof base - 1);
+    entry->live = find_entry(base, dot ? dot + 1 : "", &entry->n_words);
     if (!entry->live)
         return;
     entry->before = malloc(entry->n_words * sizeof(uint64_t));

@@ -19,7 +19,10 @@ typedef struct at_entry {
     size_t n_words;
 } at_entry;
 
-/* Remember the operator "aten::<name>" before its kernel is registered. */
+/*
+ * Remember the operator "aten::<name>" before its kernel is registered; an overload is
+ * behind a dot.
+ */
 void at_entry_remember(const char *name, at_entry *entry);
 
 void at_entry_forget(at_entry *entry);

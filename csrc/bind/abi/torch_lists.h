@@ -19,6 +19,12 @@ typedef struct at_list_ref {
     int32_t tag;
 } at_list_ref;
 
+/* An optional<ScalarType>. */
+typedef struct at_optional_dtype {
+    int8_t value;
+    bool has_value;
+} at_optional_dtype;
+
 enum {
     AT_LIST_SPAN = 0,
 };
@@ -26,6 +32,10 @@ enum {
 #define PTAC_TORCH_LISTS(M)                                                            \
     M(at_result, cpu_cat, "_ZN2at3cpu3catERKN3c108IListRefINS_6TensorEEEl",            \
       (const at_list_ref *, int64_t))                                                  \
+    M(at_result, cpu_mean,                                                             \
+      "_ZN2at3cpu4meanERKNS_6TensorEN3c1016OptionalArrayRefIlEEb"                      \
+      "St8optionalINS4_10ScalarTypeEE",                                                \
+      (at_tensor, at_optional_ints, bool, at_optional_dtype))                          \
     M(void, foreach_clamp_min_,                                                        \
       "_ZN2at25compositeexplicitautograd19_foreach_clamp_min_"                         \
       "EN3c108ArrayRefINS_6TensorEEERKNS1_6ScalarE",                                   \

@@ -33,6 +33,7 @@ from pai_torchacc.bench.cases import (
 from pai_torchacc.bench.cases.case import Case, Gradient
 from pai_torchacc.bench.cases.conv import depthwise
 from pai_torchacc.bench.cases.loss import elementwise
+from pai_torchacc.bench.cases.pool import mean
 from pai_torchacc.bench.cases.product import entries, linear, many
 
 __all__ = ["Case", "Gradient", "cases", "cases_on_cuda"]
@@ -41,7 +42,18 @@ __all__ = ["Case", "Gradient", "cases", "cases_on_cuda"]
 def cases() -> Iterator[Case]:
     """Every case, cheap to list: tensors are made when a variant is built."""
     families = (
-        *(conv, depthwise, pool, norm, layer_norm, activation, upsample, pad, copies),
+        *(
+            conv,
+            depthwise,
+            pool,
+            mean,
+            norm,
+            layer_norm,
+            activation,
+            upsample,
+            pad,
+            copies,
+        ),
         *(indexing, randomness, loss, elementwise, softmax, linear, many, attention),
         *(encoder, recurrent, int8, optim, foreach, entries, by_name),
     )

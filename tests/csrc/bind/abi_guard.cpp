@@ -86,6 +86,7 @@
 #include <ATen/ops/max_pool2d_with_indices_cuda_dispatch.h>
 #include <ATen/ops/max_pool3d_with_indices_backward_cpu_dispatch.h>
 #include <ATen/ops/max_pool3d_with_indices_cpu_dispatch.h>
+#include <ATen/ops/mean_cpu_dispatch.h>
 #include <ATen/ops/mish_backward_cpu_dispatch.h>
 #include <ATen/ops/mish_cpu_dispatch.h>
 #include <ATen/ops/bmm_cpu_dispatch.h>
@@ -226,6 +227,9 @@ template <> struct crossing<std::optional<double>> {
 };
 template <> struct crossing<std::optional<bool>> {
     using type = at_optional_bool;
+};
+template <> struct crossing<std::optional<at::ScalarType>> {
+    using type = at_optional_dtype;
 };
 template <> struct crossing<c10::string_view> {
     using type = at_text;
@@ -399,6 +403,7 @@ constexpr auto cpu_upsample_nearest2d_backward = &at::cpu::upsample_nearest2d_ba
 constexpr auto cpu_upsample_bilinear2d = &at::cpu::upsample_bilinear2d;
 constexpr auto cpu_upsample_bilinear2d_backward =
     &at::cpu::upsample_bilinear2d_backward;
+constexpr auto cpu_mean = &at::cpu::mean;
 constexpr auto cpu_pixel_shuffle = &at::cpu::pixel_shuffle;
 constexpr auto cpu_pixel_unshuffle = &at::cpu::pixel_unshuffle;
 constexpr auto cpu_cat = &at::cpu::cat;

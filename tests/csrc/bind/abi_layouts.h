@@ -17,6 +17,7 @@ static_assert(sizeof(at_list_ref) == sizeof(at::ITensorListRef));
 static_assert(int(c10::IListRefTag::Unboxed) == AT_LIST_SPAN);
 static_assert(travels_alike<at_optional_int, std::optional<int64_t>>);
 static_assert(travels_alike<at_optional_bool, std::optional<bool>>);
+static_assert(travels_alike<at_optional_dtype, std::optional<at::ScalarType>>);
 static_assert(travels_alike<at_optional_real, std::optional<double>>);
 static_assert(travels_alike<at_optional_ints, at::OptionalIntArrayRef>);
 static_assert(travels_alike<at_mask2, std::array<bool, 2>>);

@@ -22,6 +22,7 @@ EVERY = (
     "_softmax _softmax_backward_data native_layer_norm native_layer_norm_backward "
     "upsample_nearest2d upsample_nearest2d_backward "
     "upsample_bilinear2d upsample_bilinear2d_backward pixel_shuffle pixel_unshuffle "
+    "mean.dim "
     "reflection_pad1d reflection_pad1d_backward reflection_pad2d "
     "reflection_pad2d_backward replication_pad1d replication_pad1d_backward "
     "replication_pad2d replication_pad2d_backward "
@@ -43,7 +44,7 @@ def types(schema: torch.FunctionSchema) -> tuple[list[str], int]:
 @pytest.mark.parametrize("schema", internals.override_schemas())
 def test_schemas_are_torchs(schema: str) -> None:
     ours = torch._C.parse_schema(f"aten::{schema}")
-    stock = torch._C._get_schema(ours.name, "")
+    stock = torch._C._get_schema(ours.name, ours.overload_name)
     assert types(ours) == types(stock)
     assert [a.name for a in ours.arguments] == [a.name for a in stock.arguments]
 
@@ -74,6 +75,8 @@ calls = [
     lambda x: F.avg_pool2d(x, (3, 2), (2, 1), (1, 0), True, False, 5),
     lambda x: F.avg_pool2d(x, 2), lambda x: F.adaptive_avg_pool2d(x, (2, 3)),
     lambda x: F.log_softmax(x, 3), lambda x: F.log_softmax(x, 1),
+    lambda x: torch.mean(x, (2, 3)), lambda x: torch.mean(x, -1, True).mean(),
+    lambda x: torch.mean(x, 1, dtype=torch.float32).mean(1, dtype=torch.double),
     lambda x: F.gelu(x), lambda x: F.gelu(x, approximate="tanh"), lambda x: F.silu(x),
     lambda x: F.smooth_l1_loss(x, x.detach() + 1, beta=0.5),
     lambda x: F.binary_cross_entropy(F.sigmoid(x), F.hardsigmoid(x.detach())),
@@ -115,7 +118,7 @@ assert all(torch.equal(a, b) for a, b in zip(expected, results(), strict=True))
     switching.python(program, PTAC_HIDE_SYMBOLS=hidden)
 
 
-BY_OVERLOAD = "cpu_max_pool2d_with_indices,cpu_avg_pool2d,cpu_log_softmax"
+BY_OVERLOAD = "cpu_max_pool2d_with_indices,cpu_avg_pool2d,cpu_log_softmax,cpu_mean"
 
 
 @pytest.mark.parametrize("hidden", ["", BOXED, BY_OVERLOAD, f"{BOXED},{BY_OVERLOAD}"])
@@ -129,6 +132,7 @@ calls = [
     lambda: pool(x, [2, 2, 2]), lambda: pool(x, [2], [1, 1, 1, 1, 1]),
     lambda: average(x, [2, 2], [], [0], False, True, 0),
     lambda: torch._log_softmax(x, 9, False),
+    lambda: x.mean((2, 2)), lambda: x.mean(4), lambda: x.mean(1, dtype=torch.int64),
     lambda: torch.ops.aten._adaptive_avg_pool2d(x, [1, 2, 3]),
     lambda: torch.conv2d(x, torch.randn(3, 5, 1, 1)),
 ]

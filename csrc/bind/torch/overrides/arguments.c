@@ -13,11 +13,11 @@ static const struct {
     const char *name;
     char letter;
 } types[] = {
-    {"Tensor?", 'T'},     {"Tensor", 't'},  {"SymInt[]?", 'L'}, {"int[]?", 'L'},
-    {"SymInt[", 'l'},     {"int[", 'l'},    {"bool[3", 'm'},    {"bool[2", 'p'},
-    {"ScalarType ", 's'}, {"SymInt ", 'i'}, {"int ", 'i'},      {"int? ", 'I'},
-    {"bool ", 'b'},       {"float ", 'd'},  {"float? ", 'D'},   {"Scalar ", 'c'},
-    {"str ", 'x'},
+    {"Tensor?", 'T'}, {"Tensor", 't'},      {"SymInt[]?", 'L'},    {"int[]?", 'L'},
+    {"int[1]?", 'L'}, {"SymInt[", 'l'},     {"int[", 'l'},         {"bool[3", 'm'},
+    {"bool[2", 'p'},  {"ScalarType ", 's'}, {"ScalarType? ", 'S'}, {"SymInt ", 'i'},
+    {"int ", 'i'},    {"int? ", 'I'},       {"bool ", 'b'},        {"float ", 'd'},
+    {"float? ", 'D'}, {"Scalar ", 'c'},     {"str ", 'x'},
 };
 
 static char letter_of(const char *text)
@@ -160,6 +160,7 @@ void ptac_arguments_take(const stable_ivalue *stack, ptac_arguments *args)
             take_text(value, to);
             break;
         case 's':
+        case 'S':
             to->number = (int32_t)value;
             break;
         default: /* an int, or the bits of a double */
@@ -257,7 +258,7 @@ void ptac_arguments_call_out(const ptac_arguments *args, at_tensor *out)
     T.aoti_torch_get_dtype(self, &dtype);
     for (int i = 0; i < n_args; i++) {
         stack[i] = box(&args->at[i], override->types[i]);
-        if (override->types[i] == 's')
+        if ((override->types[i] | 0x20) == 's' && args->at[i].is_given)
             dtype = (int32_t)args->at[i].number;
     }
     for (int i = 0; i < n_outputs; i++) {

@@ -39,7 +39,7 @@ typedef struct ptac_argument {
             at_text text;      /* str */
             at_text_box boxed; /* who owns it, in a boxed call */
         };
-        int64_t number; /* int, int?, ScalarType */
+        int64_t number; /* int, int?, ScalarType, ScalarType? */
         bool truth;     /* bool */
         double real;    /* float, float? */
         struct {
@@ -251,6 +251,7 @@ typedef struct ptac_typed_stack {
 #define REAL(i)            args->at[i].real
 #define OPTIONAL_REAL(i)   ((at_optional_real){REAL(i), args->at[i].is_given})
 #define DTYPE(i)           ((int8_t)INT(i))
+#define OPTIONAL_DTYPE(i)  ((at_optional_dtype){DTYPE(i), args->at[i].is_given})
 #define SCALAR(i)          args->at[i].scalar
 #define TEXT(i)            args->at[i].text
 

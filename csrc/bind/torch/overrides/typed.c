@@ -120,6 +120,11 @@ static void read_one(reader *r, char type, ptac_argument *to)
     case 's':
         to->number = (int8_t)*next(r, 1);
         break;
+    case 'S': /* a byte, and its flag */
+        words = next(r, 1);
+        to->number = (int8_t)*words;
+        to->is_given = *words >> 8 & 1;
+        break;
     case 'd':
         to->real = r->call->reals[r->n_reals++];
         break;
