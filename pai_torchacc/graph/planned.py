@@ -464,7 +464,7 @@ class Planned:
             return
         self._n_refused += 1
         n_more = min(self._n_refused - MOST_REFUSED_ON_END, 16)
-        if n_more > 0:
+        if n_more > 0 and not len(self.graphs):
             self._c.planned_rest(self.entry, min(2**n_more, MOST_RESTED))
         self._latest = self.refused.get(key, refusal)
         if key in self.refused and not self._latest.is_of_first:

@@ -73,36 +73,57 @@ _N_WARM_UP = 3
 
 
 class Memory:
-    """A storage, by the tensors that notes have of it."""
+    """A storage: of what a capture makes its own, else whoever else holds it."""
 
-    def __init__(self, tensor: Tensor):
-        self.cdata = tensor.untyped_storage()._cdata
-        self.aliases: list[Tensor] = []
-        self.before: Any = None
+    def __init__(self, tensor: Tensor, is_made: bool):
+        storage = tensor.untyped_storage()
+        self._reference = storage._weak_ref()
+        self._own = storage if is_made else None
+        self._before: Any = None
 
-    def alias(self, tensor: Tensor) -> Tensor:
-        """The same memory, whatever the tensor becomes; versions are its own."""
-        self.aliases.append(tensor.data)
-        return self.aliases[-1]
+    def __del__(self) -> None:
+        torch.UntypedStorage._free_weak_ref(self._reference)
+
+    def storage(self) -> Any:
+        """Itself; None: it is gone."""
+        return torch.UntypedStorage._new_with_weak_ptr(self._reference)
 
     def is_held(self) -> bool:
         """Somebody else has a tensor of it."""
-        return torch._C._storage_Use_Count(self.cdata) > len(self.aliases)
+        count = torch._C._storage_Use_Count
+        return self._own is not None and count(self._own._cdata) > 1
 
     def keep(self) -> None:
         """Remember its bytes, unless that was done."""
-        if self.before is None and self.aliases[0].numel():
-            self.before = self.aliases[0].untyped_storage().clone()
+        if self._before is None:
+            self._before = self.storage().clone()
 
     def take_back(self) -> None:
         """Have it hold what it held."""
-        if self.before is not None:
-            self.aliases[0].untyped_storage().copy_(self.before)
-            self.before = None
+        storage = self.storage()
+        if self._before is not None and storage is not None and storage.nbytes():
+            storage.copy_(self._before)
+        self._before = None
 
     def destroy(self) -> None:
         """Fill it with NaN."""
-        self.aliases[0].untyped_storage().fill_(255)
+        if self._own is not None and self._own.nbytes():
+            self._own.fill_(255)
+
+
+class At:
+    """Where a tensor lay when it was captured."""
+
+    def __init__(self, memory: Memory, tensor: Tensor):
+        self._memory, self._dtype = memory, tensor.dtype
+        self._place = tensor.storage_offset(), tensor.shape, tensor.stride()
+
+    def tensor(self) -> Tensor:
+        """One that lies there; versions are its own."""
+        storage = self._memory.storage()
+        assert storage is not None, "a graph reads memory that nobody holds"
+        with torch.no_grad():
+            return torch.empty(0, dtype=self._dtype).set_(storage, *self._place)
 
 
 class Tape(TorchDispatchMode):
@@ -131,7 +152,7 @@ class Tape(TorchDispatchMode):
                 self.is_broken = True
                 text = "Attempt to increase offset for a CUDA generator not in capture"
                 raise RuntimeError(text)
-        read = tree_map_only(Tensor, self._alias, (args, kwargs))
+        read = tree_map_only(Tensor, self._at, (args, kwargs))
         for i, argument in enumerate(func._schema.arguments):
             given = args[i] if i < len(args) else kwargs.get(argument.name)
             # Of batch normalization torch's schema does not say that it writes.
@@ -139,28 +160,27 @@ class Tape(TorchDispatchMode):
                 for tensor in _tensors_in(given):
                     self._memory_of(tensor).keep()
         result = func(*args, **kwargs)
-        known = {*self._outside, *self._made}
         outputs = []
         for tensor in _tensors_in(result):
-            cdata = tensor.untyped_storage()._cdata
-            if cdata not in known:
-                self._made[cdata] = Memory(tensor)
-                outputs.append(self._made[cdata].alias(tensor))
-            else:
+            reference = tensor.untyped_storage()._cdata
+            if reference in self._outside or reference in self._made:
                 outputs.append(None)
+                continue
+            self._made[reference] = Memory(tensor, is_made=True)
+            outputs.append(At(self._made[reference], tensor))
         self._notes.append((func, *read, outputs))
         return result
 
     def _memory_of(self, tensor: Tensor) -> Memory:
-        cdata = tensor.untyped_storage()._cdata
-        if cdata in self._made:
-            return self._made[cdata]
-        if cdata not in self._outside:
-            self._outside[cdata] = Memory(tensor)
-        return self._outside[cdata]
+        reference = tensor.untyped_storage()._cdata
+        if reference in self._made:
+            return self._made[reference]
+        if reference not in self._outside:
+            self._outside[reference] = Memory(tensor, is_made=False)
+        return self._outside[reference]
 
-    def _alias(self, tensor: Tensor) -> Tensor:
-        return self._memory_of(tensor).alias(tensor)
+    def _at(self, tensor: Tensor) -> At:
+        return At(self._memory_of(tensor), tensor)
 
     def take_back(self) -> None:
         """A capture has executed nothing."""
@@ -171,18 +191,16 @@ class Tape(TorchDispatchMode):
 
     def play(self) -> None:
         """Execute it."""
-        for memory in self._outside.values():
-            assert memory.is_held(), "a graph reads memory that nobody holds"
         with torch.no_grad():
             for func, args, kwargs, outputs in self._notes:
-                if not func._schema.is_mutable and not any(
-                    output is not None for output in outputs
-                ):
-                    continue  # a view
-                made = _tensors_in(func(*args, **kwargs))
+                is_view = not any(outputs) and not func._schema.is_mutable
+                if is_view and func.namespace == "aten":
+                    continue
+                given = tree_map_only(At, At.tensor, (args, kwargs))
+                made = _tensors_in(func(*given[0], **given[1]))
                 for output, tensor in zip(outputs, made, strict=True):
                     if output is not None:
-                        output.copy_(tensor)
+                        output.tensor().copy_(tensor)
         for memory in self._made.values():
             if not memory.is_held():
                 memory.destroy()

@@ -187,9 +187,7 @@ class Captured:
         del returned
         gradients = self.guards.gradients
         gradients.captured()
-        self._written += [*gradients.renewed(), *gradients.added_to()]
         self._known = self.inputs.copied() + self._outputs.made() + gradients.renewed()
-        gradients.count_holders()
 
     def replay(self, arguments: list[Tensor]) -> Any:
         """Make a call by the graph."""
@@ -199,8 +197,8 @@ class Captured:
             layer.replay(self._graph)
             returned = self._outputs.given(arguments)
         self.guards.gradients.put()
-        if self._written:
-            torch.autograd.graph.increment_version(self._written)
+        if written := [*self._written, *self.guards.gradients.written()]:
+            torch.autograd.graph.increment_version(written)
         return returned
 
 

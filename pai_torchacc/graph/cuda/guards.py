@@ -7,6 +7,7 @@ is another one to it, and numbers of Python's are those of the capture.
 from __future__ import annotations
 
 import sys
+import weakref
 from dataclasses import dataclass
 from typing import Any
 
@@ -105,60 +106,74 @@ class Gradients:
     """``.grad`` of parameters, before a captured call and behind it.
 
     A gradient that the call makes lies in the graph's memory. Each replay writes it
-    again, so that nobody else may hold it from one call to the next.
+    again, so that nobody else may hold it from one call to the next. One that is there,
+    and that the call adds to, has to be there again. Others are nobody's business.
+
+    Parameters
+    ----------
+    learnt : list of Tensor
+        Parameters.
+    touched : set of int
+        Which of their gradients such a call reads or writes while they are there.
     """
 
-    def __init__(self, learnt: list[Tensor]):
+    def __init__(self, learnt: list[Tensor], touched: set[int]):
         self._learnt = [tensor for tensor in learnt if tensor.is_leaf]
-        self._before = [tensor.grad for tensor in self._learnt]
-        self._addresses = [_address_of(grad) for grad in self._before]
-        self._after: list[Tensor | None] = []
-        self._holders: list[Any] = []
+        self._before: list[Tensor | None] = [tensor.grad for tensor in self._learnt]
+        self._were_none = [grad is None for grad in self._before]
+        self._touched = touched
+        self._added_to: list[tuple[Tensor, weakref.ref[Tensor], int]] = []
+        self._renewed: list[tuple[Tensor, Tensor]] = []
+        self._dropped: list[Tensor] = []
+        self._holders: list[tuple[int, int]] = []
 
     def captured(self) -> None:
         """The call has been captured: what it has left is what a replay leaves."""
-        self._after = [tensor.grad for tensor in self._learnt]
-
-    def count_holders(self) -> None:
-        """All that holds them now may do so at a replay."""
-        self._holders = [self._holders_of(i) for i in range(len(self._learnt))]
+        for i, (parameter, before) in enumerate(
+            zip(self._learnt, self._before, strict=True)
+        ):
+            grad = parameter.grad
+            if grad is None:
+                if before is not None:
+                    self._dropped.append(parameter)
+            elif grad is not before:
+                self._renewed.append((parameter, grad))
+            elif i in self._touched:
+                reference = weakref.ref(grad)
+                self._added_to.append((parameter, reference, grad.data_ptr()))
 
     def renewed(self) -> list[Tensor]:
         """Gradients that the call makes."""
-        pairs = zip(self._after, self._before, strict=True)
-        return [now for now, before in pairs if now is not None and now is not before]
+        return [grad for _, grad in self._renewed]
 
-    def added_to(self) -> list[Tensor]:
-        """Gradients that were there, and that the call writes."""
-        pairs = zip(self._after, self._before, strict=True)
-        return [now for now, before in pairs if now is not None and now is before]
+    def written(self) -> list[Tensor]:
+        """All that a replay has written."""
+        added_to = (parameter.grad for parameter, _, _ in self._added_to)
+        return [*self.renewed(), *(grad for grad in added_to if grad is not None)]
 
-    def _makes(self, i: int) -> bool:
-        return self._after[i] is not None and self._after[i] is not self._before[i]
+    def settle(self) -> None:
+        """There is no way back: all that holds gradients now may do so at a replay."""
+        self._before = []
+        self._holders = [self._holders_of(i) for i in range(len(self._renewed))]
 
-    def _holders_of(self, i: int) -> Any:
+    def _holders_of(self, i: int) -> tuple[int, int]:
         """How many hold a gradient that the call makes, beside us and its parameter.
 
         Torch's own reference from the parameter counts as one of Python's.
         """
-        if not self._makes(i):
-            return 0, 0
-        is_put = self._learnt[i].grad is self._after[i]
-        return (
-            sys.getrefcount(self._after[i]) - is_put,
-            _n_storage_users(self._after[i]),
-        )
+        parameter, grad = self._renewed[i]
+        is_put = parameter.grad is grad
+        return sys.getrefcount(grad) - is_put, _n_storage_users(grad)
 
     def why_not(self) -> Stale | None:
         """What is otherwise than it was before the captured call."""
-        for i, parameter in enumerate(self._learnt):
-            before, now = self._before[i], parameter.grad
-            if (now is None) != (before is None):
+        for parameter, was_none in zip(self._learnt, self._were_none, strict=True):
+            if (parameter.grad is None) is not was_none:
                 return Stale("gradients are there or not", True)
-            is_same = now is before and _address_of(now) == self._addresses[i]
-            if self._after[i] is before and not is_same:
+        for parameter, reference, address in self._added_to:
+            grad = parameter.grad
+            if grad is None or reference() is not grad or grad.data_ptr() != address:
                 return Stale("a gradient that is added to is another")
-        del before, now
         for i, held in enumerate(self._holders):
             if any(n > m for n, m in zip(self._holders_of(i), held, strict=True)):
                 return Stale("a gradient of an earlier call is still held", True)
@@ -166,13 +181,15 @@ class Gradients:
 
     def put(self) -> None:
         """Behind a replay: gradients are those that the call leaves."""
-        for parameter, after in zip(self._learnt, self._after, strict=True):
-            if parameter.grad is not after:
-                parameter.grad = after
+        for parameter, grad in self._renewed:
+            if parameter.grad is not grad:
+                parameter.grad = grad
+        for parameter in self._dropped:
+            parameter.grad = None
 
     def restore(self) -> None:
         """Have them be what they were, after a call that has executed nothing."""
-        for parameter, before in zip(self._learnt, self._before, strict=True):
+        for parameter, before in zip(self._learnt, self._before, strict=False):
             parameter.grad = before
 
 
@@ -185,14 +202,17 @@ class Guards:
         Whose tensors are read.
     learnt : list of Tensor, optional
         Parameters, of a training step.
+    touched : set of int
+        Of the gradients of these, as :class:`Gradients` has it.
     optimizers : list of Optimizer
-        That it may step.
+        That it steps.
     """
 
     def __init__(
         self,
         modules: list[nn.Module],
         learnt: list[Tensor] | None,
+        touched: set[int],
         optimizers: list[Optimizer],
     ):
         self._is_step = learnt is not None
@@ -203,7 +223,7 @@ class Guards:
             for name, tensor in vars(module)[home].items()
             if tensor is not None
         ]
-        self.gradients = Gradients(learnt or [])
+        self.gradients = Gradients(learnt or [], touched)
         self.optimizers = [OptimizerGuard(one) for one in optimizers]
 
     def why_not(self) -> Stale | None:
@@ -219,8 +239,8 @@ class Guards:
             return None
         return (
             self._why_not_around()
-            or self.gradients.why_not()
             or next(filter(None, (one.why_not() for one in self.optimizers)), None)
+            or self.gradients.why_not()  # last, since what it finds may pass
         )
 
     def _why_not_around(self) -> Stale | None:
@@ -242,10 +262,6 @@ class Guards:
             one.restore()
 
 
-def _address_of(tensor: Tensor | None) -> int:
-    return 0 if tensor is None else tensor.data_ptr()
-
-
 def _is_same(one: Any, other: Any) -> bool:
     if type(one) in _PLAIN and type(one) is type(other):
         return bool(one == other)
@@ -254,9 +270,7 @@ def _is_same(one: Any, other: Any) -> bool:
     return one is other
 
 
-def _n_storage_users(tensor: Tensor | None) -> int:
+def _n_storage_users(tensor: Tensor) -> int:
     """How many tensors share its memory, where this torch tells."""
     count = getattr(torch._C, "_storage_Use_Count", None)
-    if tensor is None or count is None:
-        return 0
-    return int(count(tensor.untyped_storage()._cdata))
+    return int(count(tensor.untyped_storage()._cdata)) if count else 0

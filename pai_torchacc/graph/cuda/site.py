@@ -50,6 +50,7 @@ class _Seen:
     generators: list[torch.Generator] = field(default_factory=list)
     optimizers: list[Optimizer] = field(default_factory=list)
     written: set[int] = field(default_factory=set)
+    touched: set[int] = field(default_factory=set)
     n_captures: int = 0
 
 
@@ -343,6 +344,7 @@ class Graphs:
                 raise CannotPlan("it reads tensors that are others from call to call")
         seen.outside, seen.generators = outside, watcher.generators
         seen.optimizers, seen.written = watcher.optimizers, watcher.written
+        seen.touched = watcher.touched
 
     def _others(self, call: Any, watcher: Watcher) -> dict[int, Tensor]:
         """Tensors that it reads beside arguments, modules' tensors and gradients."""
@@ -359,7 +361,8 @@ class Graphs:
     def _capture(self, call: Any, key: Any, seen: _Seen, device: torch.device) -> Any:
         """Capture a call, and make it by the graph; eagerly where that fails."""
         seen.n_captures += 1
-        guards = Guards(self._modules(), _leaves(call), seen.optimizers)
+        leaves = _leaves(call)
+        guards = Guards(self._modules(), leaves, seen.touched, seen.optimizers)
         held = list(seen.outside.values())
         living = (*held, *(entry[3] for entry in guards.tensors))
         written = [t for t in _once(living) if key_of(t) in seen.written]
@@ -376,6 +379,7 @@ class Graphs:
             for state in guards.optimizers:
                 if (why := state.why_not()) is not None:
                     raise CannotPlan(f"the step changes it: {why.why}")
+            guards.gradients.settle()
         except Busy as busy:
             seen.n_calls -= 1
             seen.n_captures -= 1

@@ -53,7 +53,7 @@ class Watcher(TorchDispatchMode):
     modules : list of Module
         Whose tensors and attributes have to stay what they are.
     learnt : list of Tensor, optional
-        Parameters, where a gradient of one could be asked for.
+        Leaves among parameters, where a gradient of one could be asked for.
     objects : list
         Of the program's, which must not change.
     """
@@ -78,12 +78,13 @@ class Watcher(TorchDispatchMode):
         self._device, self._arguments = device, arguments
         self._learnt = learnt
         self._made: dict[int, StorageWeakRef] = {}
+        self.touched: set[int] = set()
+        """Parameters, by number, of which gradients that were there are read."""
         self._gradients = {
-            key_of(tensor.grad)
-            for tensor in learnt or ()
-            if tensor.is_leaf and tensor.grad is not None
+            key_of(tensor.grad): i
+            for i, tensor in enumerate(learnt or ())
+            if tensor.grad is not None
         }
-        self._reads_gradients = False
         self._backwards = Backwards()
         self._thread = threading.get_ident()
         self._state = State(modules, is_step=learnt is not None)
@@ -180,7 +181,7 @@ class Watcher(TorchDispatchMode):
         if made is not None and not made.expired():
             return
         if key in self._gradients:
-            self._reads_gradients = True
+            self.touched.add(self._gradients[key])
         self.outside.setdefault(key, tensor)
 
     def _check(self, tensor: Tensor, place: str) -> None:
@@ -222,8 +223,7 @@ class Watcher(TorchDispatchMode):
         self._check_written()
         self._check_results(results)
         self._check_kept(results)
-        if self._reads_gradients and self._are_gradients_renewed():
-            raise CannotPlan("the step reads gradients and then makes new ones")
+        self._check_touched()
 
     def wants_gradient(self, tensor: Tensor) -> bool:
         """Its graph has not been gone through by ``backward()``."""
@@ -268,7 +268,7 @@ class Watcher(TorchDispatchMode):
         """What the call has made is gone, but for results, gradients and states."""
         allowed = set(map(key_of, results))
         for tensor in self._learnt or ():
-            if tensor.is_leaf and tensor.grad is not None:
+            if tensor.grad is not None:
                 allowed.add(key_of(tensor.grad))
         for one in self.optimizers:
             states = (state for state in one.state.values() if type(state) is dict)
@@ -284,13 +284,13 @@ class Watcher(TorchDispatchMode):
             for key, made in self._made.items()
         )
 
-    def _are_gradients_renewed(self) -> bool:
-        now = {
-            key_of(tensor.grad)
-            for tensor in self._learnt or ()
-            if tensor.is_leaf and tensor.grad is not None
-        }
-        return not self._gradients <= now
+    def _check_touched(self) -> None:
+        """A gradient that is read is there afterwards, so that it can be guarded."""
+        keys = {i: key for key, i in self._gradients.items()}
+        for i in self.touched if self._learnt else ():
+            grad = self._learnt[i].grad
+            if grad is None or key_of(grad) != keys[i]:
+                raise CannotPlan("the step reads a gradient, and makes another one")
 
 
 def check_optimizer(one: Optimizer, device: torch.device) -> None:
