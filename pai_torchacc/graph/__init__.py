@@ -129,6 +129,9 @@ def optimize(
     that their numbers may be changed at any time. What a plan calls, and the last
     modules and optimizers among arguments, live as long as the function.
 
+    Calls whose tensors all lie on one CUDA device are captured as CUDA graphs instead,
+    up to four: see "CUDA" in ``docs/graph.md``.
+
     Undone by :func:`unoptimize`, and for all at once by ``disable()``.
     """
     if target is None:

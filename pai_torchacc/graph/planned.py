@@ -270,7 +270,8 @@ class Planned:
         if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
             return None
         try:
-            device = self.graphs.device_of(tensors, of_modules)
+            is_aside = self._is_functional
+            device = None if is_aside else self.graphs.device_of(tensors, of_modules)
         except CannotPlan as refusal:
             self._refuse(key, refusal)
             return None

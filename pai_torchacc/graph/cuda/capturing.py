@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -40,6 +41,8 @@ class Pool:
     """The stream of the latest replay, behind which the next one is."""
     known: set[Any] = field(default_factory=set)
     """Streams that the allocator knows to use tensors of the pool."""
+    graphs: list[weakref.ref[Any]] = field(default_factory=list)
+    """Captured in it; torch takes no pool again of which all graphs are gone."""
     process: int = field(default_factory=os.getpid)
 
 
@@ -50,8 +53,8 @@ class Cuda:
 
     def why_not(self, device: torch.device) -> str | None:
         """Why nothing can be captured on that device now, or None."""
-        if torch.version.hip:
-            return "graphs of HIP are not captured"
+        if torch.version.cuda is None:
+            return "this torch has no CUDA graphs"
         if torch.cuda._is_in_bad_fork():
             return "a forked process has no CUDA device"
         if torch.cuda.current_device() != device.index:
@@ -135,7 +138,11 @@ class Cuda:
         if not _one_capture.acquire(blocking=False):
             raise Busy("another thread captures")
         try:
-            return self._capture(pool.handle, pool.stream, generators, run)
+            if pool.graphs and not any(graph() is not None for graph in pool.graphs):
+                pool.handle, pool.graphs = torch.cuda.graph_pool_handle(), []
+            graph, returned = self._capture(pool.handle, pool.stream, generators, run)
+            pool.graphs.append(weakref.ref(graph))
+            return graph, returned
         except BaseException:
             self._mend(pool)
             raise
@@ -167,7 +174,7 @@ class Cuda:
         with suppress(Exception):
             index = pool.device.index
             torch._C._cuda_endAllocateToPool(index, pool.handle)
-        pool.handle = torch.cuda.graph_pool_handle()
+        pool.handle, pool.graphs = torch.cuda.graph_pool_handle(), []
         with suppress(Exception):
             nothing = torch.zeros(1, device=pool.device)
             run = nothing.zero_

@@ -173,6 +173,11 @@ class Graphs:
         seen.n_calls += 1
         if seen.n_calls <= _FIRST:
             return None
+        try:
+            self._pool_on(device)
+        except RuntimeError as error:
+            self._refuse(call.key, _refusal_of(error))
+            return None
         if seen.n_calls <= _LOOKED_AT:
             return lambda: self._look_at(call, seen, device)
         if seen.n_calls <= _LAST:

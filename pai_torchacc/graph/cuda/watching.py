@@ -41,6 +41,10 @@ _SET_FROM_NUMBERS = {_aten.lift_fresh.default}
 """What torch.tensor() ends with, which copies from the host."""
 
 
+_MOST_OF_TOKENS = 2
+"""Elements: a seed, an offset."""
+
+
 class Watcher(TorchDispatchMode):
     """The operators of one call, which is made as ever.
 
@@ -78,6 +82,7 @@ class Watcher(TorchDispatchMode):
         self._device, self._arguments = device, arguments
         self._learnt = learnt
         self._made: dict[int, StorageWeakRef] = {}
+        self._tokens: dict[int, StorageWeakRef] = {}
         self.touched: set[int] = set()
         """Parameters, by number, of which gradients that were there are read."""
         self._gradients = {
@@ -175,6 +180,8 @@ class Watcher(TorchDispatchMode):
         return any(generator is one for one in self.generators)
 
     def _read(self, tensor: Tensor, place: str) -> None:
+        if self._is_token(tensor):
+            return
         self._check(tensor, place)
         key = key_of(tensor)
         made = self._made.get(key)
@@ -199,13 +206,37 @@ class Watcher(TorchDispatchMode):
             if argument.is_write:
                 given = args[i] if i < len(args) else kwargs.get(argument.name)
                 self.written |= set(map(key_of, _tensors_in(given)))
-        for tensor in _tensors_in(result):
+        results = list(_tensors_in(result))
+        self._take_tokens(results)
+        for tensor in results:
+            if self._is_token(tensor):
+                continue
             self._check(tensor, place)
             key = key_of(tensor)
             made = self._made.get(key)
             if key in self.outside and (made is None or made.expired()):
                 continue
             self._made[key] = StorageWeakRef(tensor.untyped_storage())
+
+    def _take_tokens(self, results: list[Tensor]) -> None:
+        """Attention gives its gradient where its random numbers begin.
+
+        Beside what it computes, and on the host; in a capture that is on the device.
+        """
+        if any(
+            is_dense(tensor) and tensor.device == self._device for tensor in results
+        ):
+            for tensor in results:
+                is_number = is_dense(tensor) and tensor.numel() <= _MOST_OF_TOKENS
+                if is_number and tensor.device.type == "cpu" != self._device.type:
+                    storage = tensor.untyped_storage()
+                    self._tokens[key_of(tensor)] = StorageWeakRef(storage)
+
+    def _is_token(self, tensor: Tensor) -> bool:
+        if not self._tokens or not is_dense(tensor):
+            return False
+        token = self._tokens.get(key_of(tensor))
+        return token is not None and not token.expired()
 
     # --- once the call has returned
 
