@@ -46,6 +46,23 @@ class Pool:
     process: int = field(default_factory=os.getpid)
 
 
+def _precisions() -> list[Any]:
+    """Of float32, by torch's old and new ways, of which it tells no mixture."""
+    backends = torch.backends
+    found: list[Any] = [
+        backends.fp32_precision,
+        backends.cuda.matmul.fp32_precision,
+        backends.cudnn.conv.fp32_precision,
+        backends.cudnn.rnn.fp32_precision,
+    ]
+    for module in (backends.cuda.matmul, backends.cudnn):
+        try:
+            found.append(module.allow_tf32)
+        except RuntimeError:
+            found.append("mixed")
+    return found
+
+
 class Cuda:
     """A CUDA device by ``torch.cuda``."""
 
@@ -76,14 +93,13 @@ class Cuda:
             torch.backends.cuda,
         )
         return (
-            matmul.allow_tf32,
+            _precisions(),
             matmul.allow_fp16_reduced_precision_reduction,
             matmul.allow_bf16_reduced_precision_reduction,
             matmul.allow_fp16_accumulation,
             cudnn.enabled,
             cudnn.benchmark,
             cudnn.deterministic,
-            cudnn.allow_tf32,
             cuda.flash_sdp_enabled(),
             cuda.mem_efficient_sdp_enabled(),
             cuda.math_sdp_enabled(),

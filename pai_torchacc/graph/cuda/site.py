@@ -191,7 +191,6 @@ class Graphs:
             torch.is_grad_enabled(),
             torch.is_inference_mode_enabled(),
             torch.get_default_dtype(),
-            torch.get_float32_matmul_precision(),
             torch.are_deterministic_algorithms_enabled(),
             torch.is_deterministic_algorithms_warn_only_enabled(),
             capturing.layer.circumstances(),
@@ -216,6 +215,8 @@ class Graphs:
         if key not in self._seen:
             if len(self._seen) >= _MOST_KINDS:
                 self._seen.pop(next(iter(self._seen)))
+                text = f"of more than {_MOST_KINDS} kinds, most of them seldom"
+                self._refuse("kinds on CUDA", CannotPlan(text))
             self._seen[key] = _Seen()
         return self._seen[key]
 
@@ -319,6 +320,7 @@ class Graphs:
         try:
             self._conclude(call, seen, watcher, states, returned, device)
         except CannotPlan as refusal:
+            seen.outside, seen.optimizers = {}, []
             self._refuse(call.key, refusal)
         return returned
 

@@ -23,7 +23,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
-from pai_torchacc.graph.memories import key_of
+from pai_torchacc.graph.memories import check_alike, key_of
 from pai_torchacc.graph.recording import is_plain_lookup, statistics_in
 from pai_torchacc.graph.refusals import CannotPlan, where
 from pai_torchacc.graph.signature import is_dense
@@ -283,6 +283,7 @@ class Watcher(TorchDispatchMode):
     def _check_results(self, results: list[Tensor]) -> None:
         arguments = {key_of(tensor): tensor for tensor in self._arguments}
         for tensor in results:
+            check_alike(tensor)
             self._check(tensor, "")
             whole = arguments.get(key_of(tensor), self.outside.get(key_of(tensor)))
             if whole is not None:

@@ -266,6 +266,20 @@ def test_settings_that_torch_has() -> None:
         torch.backends.cudnn.allow_tf32 = allows
 
 
+def test_precisions_that_torch_does_not_tell() -> None:
+    """Its old way raises where the new one has been used for a part."""
+    conv = torch.backends.cudnn.conv
+    before, was = Cuda().circumstances(), conv.fp32_precision
+    conv.fp32_precision = "ieee"
+    try:
+        with pytest.raises(RuntimeError, match="mix"):
+            assert torch.backends.cudnn.allow_tf32
+        assert Cuda().circumstances() != before
+    finally:
+        conv.fp32_precision = was
+    assert Cuda().circumstances() == before
+
+
 def test_a_pool_belongs_to_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
     pool = Pool(DEVICE, "handle", "stream")
     assert Cuda().is_of_this_process(pool)

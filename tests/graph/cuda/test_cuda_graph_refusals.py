@@ -147,6 +147,18 @@ def test_an_attribute_that_forward_sets() -> None:
     assert graphs(model) == 0
 
 
+def test_calls_of_too_many_kinds() -> None:
+    planned = ptac.optimize(lambda x, rate: x * rate, on_refusal="ignore")
+    for i in range(70):
+        assert torch.equal(planned(torch.ones(2), i / 7), torch.ones(2) * (i / 7))
+    assert "of more than 64 kinds, most of them seldom" in reasons(planned)
+
+
+def test_conjugate_views() -> None:
+    said = refused(lambda x: (x * 2).conj(), torch.ones(2, dtype=torch.complex64))
+    assert said == "a conjugate view is read"
+
+
 def test_two_arguments_that_share_memory() -> None:
     x = torch.ones(4)
     assert refused(lambda x, y: x + y, x, x[:]) == "two arguments share memory"
