@@ -96,6 +96,10 @@ class Graphs:
     def __len__(self) -> int:
         return len(self._captured)
 
+    def are_asked(self) -> bool:
+        """Calls come here, since their tensors lie on a CUDA device."""
+        return bool(self._seen or self._captured)
+
     def clear(self) -> None:
         """Free graphs, and forget what has been seen."""
         self._captured, self._seen, self._pool = [], {}, None

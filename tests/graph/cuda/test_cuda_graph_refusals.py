@@ -99,6 +99,68 @@ def test_a_schedule_within() -> None:
     assert "a schedule steps: have it do so outside, and lr be a tensor" in said
 
 
+def test_a_scaler_within() -> None:
+    model = mlp()
+    optimizer, scaler = sgd(model.parameters()), torch.amp.GradScaler("cpu")
+
+    def step(x: Tensor, y: Tensor) -> Tensor:
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x), y)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        return loss
+
+    said = refused(step, *batches(1, 4, 12)[0])
+    assert "number is read in Python" in said
+
+
+def test_a_scaler_that_asks_nothing() -> None:
+    """As with fused optimizers, which look at infinities themselves."""
+    model = mlp()
+    scaler = torch.amp.GradScaler("cpu")
+
+    def step(x: Tensor, y: Tensor) -> Tensor:
+        loss = F.cross_entropy(model(x), y)
+        scaler.scale(loss).backward()
+        scaler._per_optimizer_states = dict(scaler._per_optimizer_states)  # type: ignore
+        return loss
+
+    said = refused(step, *batches(1, 4, 12)[0])
+    assert said.startswith("a GradScaler steps")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("torch.distributed.is_initialized", "ranks talk to each other"),
+        ("torch.is_anomaly_enabled", "autograd looks for anomalies"),
+    ],
+)
+def test_surroundings(monkeypatch: pytest.MonkeyPatch, name: str, said: str) -> None:
+    """Steps are refused there, and those that were captured are made eagerly."""
+    twins = Twins(mlp(), on_refusal="ignore")
+    for batch in batches(7, 4, 12):
+        twins.call(*batch)
+    assert replays(twins.step) == 2
+    monkeypatch.setattr(name, lambda: True)
+    for batch in batches(2, 4, 12):
+        twins.call(*batch)
+    assert replays(twins.step) == 2
+    assert said in " ".join(reasons(twins.step))
+    other = Twins(mlp(), on_refusal="ignore")
+    for batch in batches(7, 4, 12):
+        other.call(*batch)
+    assert graphs(other.step) == 0
+    assert said in " ".join(reasons(other.step))
+
+
+def test_explain_says_that_there_is_no_table() -> None:
+    with torch.no_grad():
+        text = str(ptac.explain(mlp(), torch.randn(2, 12)))
+    assert "calls on a CUDA device are captured, and have no table" in text
+
+
 def test_an_argument_that_is_written() -> None:
     assert refused(lambda x: x.add_(1), torch.ones(3)) == "an argument is written"
 
