@@ -46,7 +46,7 @@ class Pool:
     process: int = field(default_factory=os.getpid)
 
 
-def _precisions() -> list[Any]:
+def _precisions() -> tuple[Any, ...]:
     """Of float32, by torch's old and new ways, of which it tells no mixture."""
     backends = torch.backends
     found: list[Any] = [
@@ -60,7 +60,7 @@ def _precisions() -> list[Any]:
             found.append(module.allow_tf32)
         except RuntimeError:
             found.append("mixed")
-    return found
+    return tuple(found)
 
 
 class Cuda:
@@ -86,7 +86,7 @@ class Cuda:
         return torch.cuda.is_current_stream_capturing()
 
     def circumstances(self) -> tuple[Any, ...]:
-        """Settings by which torch chooses kernels, as they are now."""
+        """Settings by which torch chooses kernels, as they are now; to be hashed."""
         matmul, cudnn, cuda = (
             torch.backends.cuda.matmul,
             torch.backends.cudnn,

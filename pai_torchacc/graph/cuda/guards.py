@@ -6,6 +6,7 @@ is another one to it, and numbers of Python's are those of the capture.
 
 from __future__ import annotations
 
+import operator
 import sys
 import weakref
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ from torch.optim import Optimizer, optimizer
 
 from pai_torchacc.graph.memories import HOMES
 from pai_torchacc.graph.training import why_not_here
+
+_count_users: Any = getattr(torch._C, "_storage_Use_Count", None)
 
 _PLAIN = (int, float, bool, str, type(None))
 
@@ -44,6 +47,11 @@ class OptimizerGuard:
             parameter: dict(state) if type(state) is dict else state
             for parameter, state in one.state.items()
         }
+        self._entries = [
+            (state, len(state), _numbers_in(state)) if type(state) is dict
+            else (state, 0, [])
+            for state in one.state.values()
+        ]  # fmt: skip
         self._addresses = [
             (holder, name, tensor, tensor.data_ptr())
             for holder in (*one.param_groups, *self._dictionaries())
@@ -59,7 +67,7 @@ class OptimizerGuard:
         one = self.optimizer
         if one._optimizer_step_pre_hooks or one._optimizer_step_post_hooks:
             return Stale("an optimizer's step has hooks")
-        if one.state is not self._state or len(one.state) != len(self._states):
+        if not self._has_states():
             return Stale("an optimizer's state is another")
         for holder, name, tensor, address in self._addresses:
             if holder.get(name) is not tensor or tensor.data_ptr() != address:
@@ -69,24 +77,25 @@ class OptimizerGuard:
         for group, before, learnt in zip(
             one.param_groups, self._groups, self._learnt, strict=True
         ):
-            if list(map(id, group["params"])) != list(map(id, learnt)):
+            now = group["params"]
+            if len(now) != len(learnt) or not all(map(operator.is_, now, learnt)):
                 return Stale("an optimizer's parameters are others")
             for name in before.keys() | group.keys():
                 if not _is_same(group.get(name), before.get(name)):
                     return Stale(f"an optimizer's {name} is another", False, True)
-        return self._why_not_by_numbers()
-
-    def _why_not_by_numbers(self) -> Stale | None:
-        """Counts in its states would not go on in a replay."""
-        for parameter, before in self._states.items():
-            state = self.optimizer.state.get(parameter)
-            if type(before) is dict and (
-                type(state) is not dict
-                or state.keys() != before.keys()
-                or not all(_is_same(state[k], v) for k, v in before.items())
-            ):
-                return Stale("an optimizer's state is another")
         return None
+
+    def _has_states(self) -> bool:
+        """The same ones, with as many entries; counts would not go on in a replay."""
+        state = self.optimizer.state
+        if state is not self._state or len(state) != len(self._states):
+            return False
+        entries = self._entries
+        return all(map(operator.is_, state.values(), (e[0] for e in entries))) and all(
+            len(holder) == n and all(_is_same(holder.get(k), v) for k, v in numbers)
+            for holder, n, numbers in entries
+            if type(holder) is dict
+        )
 
     def restore(self) -> None:
         """Have it hold what it held, after a call that has executed nothing."""
@@ -174,8 +183,9 @@ class Gradients:
             grad = parameter.grad
             if grad is None or reference() is not grad or grad.data_ptr() != address:
                 return Stale("a gradient that is added to is another")
-        for i, held in enumerate(self._holders):
-            if any(n > m for n, m in zip(self._holders_of(i), held, strict=True)):
+        for i, (n_python, n_storage) in enumerate(self._holders):
+            now = self._holders_of(i)
+            if now[0] > n_python or now[1] > n_storage:
                 return Stale("a gradient of an earlier call is still held", True)
         return None
 
@@ -215,7 +225,7 @@ class Guards:
         touched: set[int],
         optimizers: list[Optimizer],
     ):
-        self._is_step = learnt is not None
+        self._is_step, self._learnt = learnt is not None, learnt or []
         self.tensors = [
             (vars(module), home, name, tensor, tensor.data_ptr(), tensor.requires_grad)
             for module in modules
@@ -250,7 +260,7 @@ class Guards:
             return Stale("hooks listen to all optimizers", True)
         if optimizer._global_optimizer_post_hooks:
             return Stale("hooks listen to all optimizers", True)
-        for _, _, _, tensor, _, _ in self.tensors:
+        for tensor in self._learnt:
             if tensor._backward_hooks or tensor._post_accumulate_grad_hooks:
                 return Stale("a parameter has a hook", True)
         return None
@@ -260,6 +270,10 @@ class Guards:
         self.gradients.restore()
         for one in self.optimizers:
             one.restore()
+
+
+def _numbers_in(state: dict[Any, Any]) -> list[tuple[Any, Any]]:
+    return [(k, v) for k, v in state.items() if not isinstance(v, Tensor)]
 
 
 def _is_same(one: Any, other: Any) -> bool:
@@ -272,5 +286,4 @@ def _is_same(one: Any, other: Any) -> bool:
 
 def _n_storage_users(tensor: Tensor) -> int:
     """How many tensors share its memory, where this torch tells."""
-    count = getattr(torch._C, "_storage_Use_Count", None)
-    return int(count(tensor.untyped_storage()._cdata)) if count else 0
+    return _count_users(tensor.untyped_storage()._cdata) if _count_users else 0

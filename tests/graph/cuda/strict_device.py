@@ -62,7 +62,7 @@ from torch.optim import Optimizer
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map_only
 
-from pai_torchacc.graph.cuda.capturing import Pool
+from pai_torchacc.graph.cuda.capturing import Cuda, Pool
 
 NOT_PERMITTED = "CUDA error: operation not permitted when stream is capturing"
 AFTER_AN_ERROR = "CUDA error: operation failed due to a previous error during capture"
@@ -229,7 +229,7 @@ class StrictDevice:
         return self._tape is not None
 
     def circumstances(self) -> tuple[Any, ...]:
-        return self.settings
+        return (*Cuda().circumstances(), *self.settings)
 
     def make_pool(self, device: torch.device) -> Pool:
         assert device.type == self.device_type
