@@ -261,6 +261,7 @@ def _add_gpu(commands: CommandLine) -> None:
             "optimizers",
             "models",
             "first-step",
+            "graphs",
             "compiled",
         ],
         help="default: all",

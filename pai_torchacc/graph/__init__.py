@@ -65,8 +65,10 @@ def install(c: Any, config: Config | None = None) -> str | None:
 
 
 def remove(c: Any) -> None:
-    """Have all calls be made eagerly."""
+    """Have all calls be made eagerly, and free graphs on CUDA devices."""
     c.plans_close()
+    for one in _alive():
+        one.graphs.clear()
 
 
 def about(config: Config) -> str:
@@ -137,6 +139,9 @@ def optimize(
     schedules, gradient scalers and ``clip_grad_norm_`` in it are called as ever, so
     that their numbers may be changed at any time. What a plan calls, and the last
     modules and optimizers among arguments, live as long as the function.
+
+    Calls whose tensors all lie on one CUDA device are captured as CUDA graphs instead,
+    up to four: see "CUDA" in ``docs/graph.md``.
 
     Undone by :func:`unoptimize`, and for all at once by ``disable()``.
     """
@@ -264,7 +269,10 @@ def unoptimize(module: Any) -> None:
     """
     if not _is_optimized(module):
         raise ValueError("this module is not optimized by pai_torchacc")
-    module._compiled_call_impl = None
+    entry, module._compiled_call_impl = module._compiled_call_impl, None
+    for one in _alive():
+        if one.entry is entry:
+            one.graphs.clear()
 
 
 def register_pass(function: Any) -> Any:
@@ -310,8 +318,11 @@ def lines(content: dict[str, Any]) -> list[str]:
 
 
 def _line(one: dict[str, Any]) -> str:
+    by = f"{one['plans']} plans"
+    if one["graphs"]:
+        by = f"{one['graphs']} CUDA graphs" + (f" and {by}" if one["plans"] else "")
     text = (
-        f"{one['name']}: {one['planned_calls']} calls by {one['plans']} plans, "
+        f"{one['name']}: {one['planned_calls']} calls by {by}, "
         f"{one['unplanned_calls']} eager"
     )
     reasons = ", ".join(f"{n} {reason}" for reason, n in one["reasons"].items())

@@ -113,6 +113,9 @@ def explain(planned: Planned, args: Any, kwargs: Any) -> Explanation:
         for _ in range(4):
             planned.entry(*args, **kwargs)
         counted, plans = planned.counts(), planned.plans()
+        if planned.graphs.are_asked():
+            text = "calls on a CUDA device are captured, and have no table"
+            return Explanation(planned.name, {text: 1, **counted["reasons"]})
         if not counted["planned_calls"] or not plans:
             return Explanation(planned.name, counted["reasons"])
         graph, lowered = plans[-1]

@@ -241,12 +241,19 @@ def key_of(tensor: Tensor) -> int:
 
 def check_plain(tensor: Tensor, place: str = "") -> None:
     """Raise :class:`CannotPlan` unless plans know tensors of its kind."""
+    check_alike(tensor, place)
+    if tensor.device.type != "cpu":
+        raise CannotPlan("only dense tensors on the CPU are planned", place)
+    if tensor.dtype not in DTYPE_CODES:
+        raise CannotPlan(f"tensors of {tensor.dtype} are not planned", place)
+
+
+def check_alike(tensor: Tensor, place: str = "") -> None:
+    """Raise :class:`CannotPlan` unless it is like others of its geometry."""
     if type(tensor) not in (Tensor, torch.nn.Parameter):
         kind = type(tensor).__name__
         raise CannotPlan(f"tensors of the class {kind} take their own ways", place)
-    if not is_dense(tensor) or tensor.device.type != "cpu":
+    if not is_dense(tensor):
         raise CannotPlan("only dense tensors on the CPU are planned", place)
     if tensor.is_conj() or tensor.is_neg():
         raise CannotPlan("a conjugate view is read", place)
-    if tensor.dtype not in DTYPE_CODES:
-        raise CannotPlan(f"tensors of {tensor.dtype} are not planned", place)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from pai_torchacc import _frames
 from pai_torchacc.graph import passes
+from pai_torchacc.graph.cuda.site import Graphs
 from pai_torchacc.graph.ir import Graph
 from pai_torchacc.graph.lowering import Lowered, RowsChanged, lower
 from pai_torchacc.graph.memories import HOMES, Place
@@ -128,6 +129,14 @@ class Planned:
         """For which calls rest."""
         self._lock = threading.Lock()
         self.entry = c.planned_make(eager, self._miss)
+        self.graphs = Graphs(
+            eager,
+            lambda: c.planned_holds(self.entry),
+            self._modules,
+            self._objects,
+            self._refuse,
+            c.chooser_generation,
+        )
         self._reset()
         if is_listed:
             everything.add(self)
@@ -143,12 +152,18 @@ class Planned:
             reasons[refusal.reason] = reasons.get(refusal.reason, 0) + refusal.n_calls
         if self._n_learning:
             reasons["a gradient is to come"] = self._n_learning
+        for reason, n in self.graphs.n_passed.items():
+            reasons[reason] = reasons.get(reason, 0) + n
         if rested and self._latest is not None:
             reasons[self._latest.reason] = reasons.get(self._latest.reason, 0) + rested
         return {
             "plans": plans,
-            "planned_calls": hits,
-            "unplanned_calls": misses + busy + sum(aside.values()),
+            "graphs": len(self.graphs),
+            "planned_calls": hits + self.graphs.n_replays,
+            "unplanned_calls": misses
+            - self.graphs.n_replays
+            + busy
+            + sum(aside.values()),
             "given_back": given_back,
             "reasons": reasons,
         }
@@ -176,6 +191,7 @@ class Planned:
     def count_anew(self) -> None:
         """Begin counting calls."""
         self._c.planned_count_anew(self.entry)
+        self.graphs.count_anew()
         self._n_learning = 0
         for refusal in list(self.refused.values()):
             refusal.n_calls = 0
@@ -194,7 +210,11 @@ class Planned:
         if not self._lock.acquire(blocking=False):
             return self.eager(*args, **kwargs)
         try:
-            record = self._prepare(args, kwargs)
+            record = self.graphs.find(args, kwargs, self._owner_of)
+            if record is None:
+                record = self._prepare(args, kwargs)
+            else:
+                self._n_refused = 0
         finally:
             self._lock.release()
         return record() if record else self.eager(*args, **kwargs)
@@ -253,17 +273,25 @@ class Planned:
             return None
         if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
             return None
+        try:
+            is_aside = self._is_functional
+            device = None if is_aside else self.graphs.device_of(tensors, of_modules)
+        except CannotPlan as refusal:
+            self._refuse(key, refusal)
+            return None
         if (recorded := self._recorded.get(key)) is not None:
             self._plan(key, recorded, of_modules)  # for the next call like it
             return None
         if sys.getprofile() is not None:
             return None
-        if len(self._recorded) >= MOST_PLANS:
+        if device is None and len(self._recorded) >= MOST_PLANS:
             self._refuse("kinds", CannotPlan(f"of more than {MOST_PLANS} kinds"))
             return None
         if self._has_other_names():
             return self._prepare(args, kwargs)
         call = _Call(key, described, tensors, of_modules, learnt, args, kwargs)
+        if device is not None:
+            return self.graphs.prepare(call, device)
         return lambda: self._record(call)
 
     def _owner_of(self, args: Any) -> Any:
@@ -276,6 +304,7 @@ class Planned:
         if self._names.is_like(names_of(self.eager, self._given)):
             return False
         self._recorded.clear()
+        self.graphs.clear()
         self._reset()
         return True
 
@@ -292,6 +321,7 @@ class Planned:
         """Have all be under guard as it is; False where that is in vain."""
         if not self._c.planned_holds(self.entry) or self._take_given(args, kwargs):
             self._recorded.clear()
+            self.graphs.clear()
             self._reset()
             if not self._c.planned_holds(self.entry):
                 text = "a module has hooks, or a class that changes"
@@ -306,7 +336,7 @@ class Planned:
 
     def _is_restless(self) -> bool:
         """Modules or names change from call to call: no plan was ever used."""
-        n_hits = self._c.planned_counts(self.entry)[1]
+        n_hits = self._c.planned_counts(self.entry)[1] + self.graphs.n_replays
         self._n_changes = self._n_changes + 1 if n_hits == self._n_hits else 0
         self._n_hits = n_hits
         if self._n_changes < _MOST_CHANGES:
@@ -446,7 +476,7 @@ class Planned:
             return
         self._n_refused += 1
         n_more = min(self._n_refused - MOST_REFUSED_ON_END, 16)
-        if n_more > 0:
+        if n_more > 0 and not len(self.graphs):
             self._c.planned_rest(self.entry, min(2**n_more, MOST_RESTED))
         self._latest = self.refused.get(key, refusal)
         if key in self.refused and not self._latest.is_of_first:

@@ -352,13 +352,13 @@ class Recorder(TorchDispatchMode):
     def _before(self, func: Any, args: Any, kwargs: Any) -> Callable[[Any], None]:
         """Look at a call before it is made; returns what looks at its result."""
         place = where()
-        if _DEPENDS_ON_DATA & set(func.tags) and not _is_plain_lookup(func, args):
+        if _DEPENDS_ON_DATA & set(func.tags) and not is_plain_lookup(func, args):
             name = func._schema.name.removeprefix("aten::")
             what = {"_local_scalar_dense": "a tensor's number is read in Python"}
             raise CannotPlan(
                 what.get(name, f"the result of {name} depends on the data"), place
             )
-        written = _statistics_in(func, args)
+        written = statistics_in(func, args)
         if written and self.training is None:
             raise CannotPlan("batch normalization writes its running statistics", place)
         if self.training is not None and func in _ASK_AUTOGRAD:
@@ -557,7 +557,7 @@ def _is_composite(func: Any) -> bool:
     return has_kernel(func.name(), "CompositeImplicitAutograd")
 
 
-def _statistics_in(func: Any, args: Any) -> list[Tensor]:
+def statistics_in(func: Any, args: Any) -> list[Tensor]:
     """Running mean and variance, where a batch normalization writes them."""
     flag = _BATCH_NORMS.get(func)
     if flag is None or not args[flag]:
@@ -569,7 +569,7 @@ def _view_of(value: Value) -> Any:
     return value.sizes, value.strides, value.offset
 
 
-def _is_plain_lookup(func: Any, args: Any) -> bool:
+def is_plain_lookup(func: Any, args: Any) -> bool:
     """Indexing by numbers, whose result has the sizes of the indices."""
     return func is _aten.index.Tensor and all(
         index is None or index.dtype in (torch.int64, torch.int32) for index in args[1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from types import FrameType
+from types import FrameType, TracebackType
 
 import torch
 
@@ -40,6 +40,16 @@ def where(frame: FrameType | None = None) -> str:
             return f"{frame.f_code.co_filename}:{frame.f_lineno}"
         frame = frame.f_back
     return ""
+
+
+def where_in(traceback: TracebackType | None) -> str:
+    """``file:line`` of the innermost place of a traceback that is the program's."""
+    found = ""
+    while traceback is not None:
+        if not is_of_a_library(traceback.tb_frame):
+            found = f"{traceback.tb_frame.f_code.co_filename}:{traceback.tb_lineno}"
+        traceback = traceback.tb_next
+    return found
 
 
 def is_of_a_library(frame: FrameType) -> bool:

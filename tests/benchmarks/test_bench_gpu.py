@@ -13,7 +13,7 @@ import pytest
 import torch
 from switching import environment
 
-from benchmarks.gpu import ceilings
+from benchmarks.gpu import ceilings, graphs
 from benchmarks.gpu.models import MODELS
 from benchmarks.gpu.operators import OPERATORS
 from benchmarks.gpu.rows import Row
@@ -59,7 +59,7 @@ def measured(folder: Path, *parts: str) -> Rows:
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory: pytest.TempPathFactory) -> Rows:
     parts = "ceilings", "epilogues", "launches", "operators", "quantized", "optimizers"
-    return measured(tmp_path_factory.mktemp("gpu"), *parts)
+    return measured(tmp_path_factory.mktemp("gpu"), *parts, "graphs")
 
 
 def served(rows: Rows, section: str, name: str) -> set[str]:
@@ -73,6 +73,7 @@ def served(rows: Rows, section: str, name: str) -> set[str]:
 
 def test_every_part_has_rows(rows: Rows) -> None:
     sections = {"device", "epilogue", "launches", "operator", "quantized", "optimizer"}
+    sections.add("graphs")
     assert {row["section"] for row in rows} == sections
     [copy] = [row for row in rows if row["case"].startswith("copy")]
     assert float(copy["copy_share"]) == 1
@@ -128,6 +129,13 @@ def test_rows_tell_whether_we_served(rows: Rows) -> None:
         assert served(rows, "operator", name) == {"yes"}
     for name in ("SGD", "Adam", "AdamW", "zero_grad"):
         assert served(rows, "optimizer", name) == {"yes"}
+
+
+def test_graphs_say_why_there_are_none(rows: Rows) -> None:
+    own = [r for r in rows if r["section"] == "graphs"]
+    assert [r["variant"] for r in own] == ["stock", "ours"] * len(graphs.PROGRAMS)
+    found = {r["served"] for r in own if r["variant"] == "ours"}
+    assert found == {"this torch has no CUDA graphs"}
 
 
 def test_epilogues_are_asked_of_the_library(rows: Rows) -> None:

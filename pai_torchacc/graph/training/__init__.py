@@ -8,7 +8,6 @@ nodes that are replayed as they are, in Python, with gradients in place.
 from __future__ import annotations
 
 import threading
-from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -20,16 +19,15 @@ from pai_torchacc import _switch
 from pai_torchacc.graph.ir import Node
 from pai_torchacc.graph.memories import Place
 from pai_torchacc.graph.refusals import CannotPlan, where
-from pai_torchacc.graph.training import foreign
+from pai_torchacc.graph.training import backwards, foreign
+from pai_torchacc.graph.training.backwards import Backwards
 from pai_torchacc.graph.training.gradients import Gradients
 from pai_torchacc.graph.training.program import Program
 
 if TYPE_CHECKING:
     from pai_torchacc.graph.recording import Recorder
 
-_NAMES = foreign.NAMES | {"_engine_run_backward", "zero_grad"}
-
-_ENGINE = str(Path(torch.autograd.graph.__file__))
+_NAMES = foreign.NAMES | {backwards.NAME, "zero_grad"}
 
 
 class Training:
@@ -55,7 +53,7 @@ class Training:
                 raise CannotPlan("a parameter has a hook")
         self.is_paused = False
         """Operators are called by what is one node."""
-        self._learnt: set[Any] = set()
+        self._backwards = Backwards()
         self._recorder = recorder
         self._gradients = Gradients(recorder, parameters)
         self._program = Program(objects)
@@ -90,12 +88,10 @@ class Training:
                     self._gradients.note(where(frame))
         if event != "call" or self.is_paused:
             return
-        code = frame.f_code
-        if code.co_name == "_engine_run_backward" and code.co_filename == _ENGINE:
-            with self._recorder.refusing():
-                self._look_at_backward(**frame.f_locals)
-        elif foreign.is_begun(frame):
-            with self._recorder.refusing():
+        with self._recorder.refusing():
+            if self._backwards.look(frame):
+                self._gradients.note(where())  # old ones are gone while new ones come
+            elif foreign.is_begun(frame):
                 self._begin(frame, foreign.method_of(frame))
 
     def finish(self) -> None:
@@ -107,33 +103,11 @@ class Training:
 
     def has_begun(self) -> bool:
         """backward() was called."""
-        return bool(self._learnt)
+        return self._backwards.have_begun()
 
     def has_learnt(self, tensor: Tensor) -> bool:
         """Autograd's graph behind a tensor has been gone through, and is gone."""
-        reached, seen = [tensor.grad_fn], set()
-        while reached:
-            node = reached.pop()
-            if node is None or not node.next_functions:
-                return False  # a parameter's, which many graphs share
-            if node in self._learnt or node in seen:
-                continue
-            seen.add(node)
-            reached += [one for one, _ in node.next_functions if one is not None]
-        return True
-
-    def _look_at_backward(self, t_outputs: Any, args: Any, **others: Any) -> None:
-        """Of its roots; args are gradients, retain_graph, create_graph, and others."""
-        reached = [tensor.grad_fn for tensor in t_outputs if isinstance(tensor, Tensor)]
-        while reached:
-            node = reached.pop()
-            if node is not None and node not in self._learnt:
-                self._learnt.add(node)
-                reached += [next_node for next_node, _ in node.next_functions]
-        if any(args[1:3]):
-            text = "backward() keeps its graph, which a later call could want"
-            raise CannotPlan(text, where())
-        self._gradients.note(where())  # old ones are gone while new ones come
+        return self._backwards.have_reached(tensor)
 
     # --- calls that are nodes
 
