@@ -28,6 +28,7 @@ from pai_torchacc.graph.signature import (
     results_of,
 )
 from pai_torchacc.graph.state import State
+from pai_torchacc.graph.unedited.observing import Observer
 
 OnRefusal = Literal["warn", "raise", "ignore"]
 
@@ -45,9 +46,6 @@ MOST_RESTED = 256
 
 _MOST_GIVEN = 16
 """Of modules and optimizers among arguments, which are under guard as well."""
-
-_MOST_CHANGES = 8
-"""Of modules and names, call by call, after which it is waited for an end of them."""
 
 GRADIENTS_HOME = "gradients"
 """Behind these: the gradients of the first."""
@@ -72,7 +70,7 @@ class _Recorded:
 
 
 class Planned:
-    """The plans of a module or function.
+    """The plans of a module or function that somebody has asked to plan.
 
     Parameters
     ----------
@@ -92,6 +90,10 @@ class Planned:
         ``eager`` is a graph of operators alone, whose caller knows which results lie in
         its arguments' memory, and of two that overlap neither is written.
     """
+
+    is_asked = True
+    most_changes = 8
+    """Of modules and names, call by call, after which it is waited for an end of them."""
 
     def __init__(
         self,
@@ -123,7 +125,7 @@ class Planned:
         self._latest: CannotPlan | None = None
         """For which calls rest."""
         self._lock = threading.Lock()
-        self.entry = c.planned_make(eager, self._miss)
+        self.entry = c.planned_make(eager, self._miss, None if self.is_asked else root)
         self._reset()
         if is_listed:
             everything.add(self)
@@ -259,7 +261,7 @@ class Planned:
             return None
         if self._has_other_names():
             return self._prepare(args, kwargs)
-        call = _Call(key, described, tensors, of_modules, learnt, args, kwargs)
+        call = Call(key, described, tensors, of_modules, learnt, args, kwargs)
         return lambda: self._record(call)
 
     def _owner_of(self, args: Any) -> Any:
@@ -287,8 +289,7 @@ class Planned:
     def _is_renewed(self, args: Any, kwargs: Any) -> bool:
         """Have all be under guard as it is; False where that is in vain."""
         if not self._c.planned_holds(self.entry) or self._take_given(args, kwargs):
-            self._recorded.clear()
-            self._reset()
+            self._begin_anew()
             if not self._c.planned_holds(self.entry):
                 text = "a module has hooks, or a class that changes"
                 self._refuse("hooks", CannotPlan(text))
@@ -300,12 +301,17 @@ class Planned:
             self._reset()
         return True
 
+    def _begin_anew(self) -> None:
+        """Something else is under guard now, or the same has changed."""
+        self._recorded.clear()
+        self._reset()
+
     def _is_restless(self) -> bool:
         """Modules or names change from call to call: no plan was ever used."""
         n_hits = self._c.planned_counts(self.entry)[1]
         self._n_changes = self._n_changes + 1 if n_hits == self._n_hits else 0
         self._n_hits = n_hits
-        if self._n_changes < _MOST_CHANGES:
+        if self._n_changes < self.most_changes:
             return False
         text = "modules, or names that it reads, change from call to call"
         self._refuse("changes", CannotPlan(text))
@@ -332,12 +338,13 @@ class Planned:
             for parameter in vars(module)["_parameters"].values()
         )
 
-    def _record(self, call: _Call) -> Any:
+    def _record(self, call: Call) -> Any:
         """Make the call, look at it, and plan its like."""
         key, args, kwargs = call.key, call.args, call.kwargs
         modules = self._modules()
         before = State(modules, is_step=call.learnt is not None)
         learning = _learning(call.learnt)
+        observer = self._observer()
         try:
             recorder = Recorder(
                 call.tensors,
@@ -346,6 +353,7 @@ class Planned:
                 call.learnt,
                 self._objects(args, kwargs),
                 self._is_functional,
+                observer,
             )
         except CannotPlan as refusal:
             self._refuse(key, refusal)
@@ -358,6 +366,8 @@ class Planned:
             self._refuse(key, refusal)
             return self.eager(*args, **kwargs)
         try:
+            if observer is not None and observer.found.refusal is not None:
+                raise observer.found.refusal
             if recorder.refusal is not None:
                 raise recorder.refusal
             if (changed := before.change()) is not None:
@@ -373,6 +383,8 @@ class Planned:
             graph = recorder.finish(results)
             if not graph.nodes:
                 raise CannotPlan("no operator of torch's was called")
+            if observer is not None and not self._prove(call, observer, graph, returned):
+                return returned
         except CannotPlan as refusal:
             self._refuse(key, refusal)
             return returned
@@ -387,6 +399,14 @@ class Planned:
             self.refused.pop(key, None)
             self._n_refused = 0
         return returned
+
+    def _observer(self) -> Observer | None:
+        """What is told of all that a recorded call executes, where that is no secret."""
+        return None
+
+    def _prove(self, call: Call, observer: Observer, graph: Graph, result: Any) -> bool:
+        """The call may be planned; False: a later one may."""
+        return True
 
     def _objects(self, args: Any, kwargs: Any) -> list[Any]:
         """What the call reaches by name and by argument."""
@@ -456,7 +476,7 @@ class Planned:
 
 
 @dataclass
-class _Call:
+class Call:
     """A call that is to be recorded."""
 
     key: Any

@@ -1,0 +1,145 @@
+"""What Python executes while a call is recorded: functions, and calls of C.
+
+The recorder's profile function tells. It is told of each Python function that begins,
+and of each function of C that Python code calls; not of classes that are called, nor
+of what operators and iterators call: ``reading`` looks at what of that kind a function
+can get hold of.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import CodeType, FrameType
+from typing import Any
+
+from torch import nn
+
+from pai_torchacc.graph.refusals import CannotPlan
+from pai_torchacc.graph.unedited import trusted
+from pai_torchacc.graph.unedited.instructions import asked_of, scan
+
+_WRITERS = {
+    "append": "appends to",
+    "extend": "extends",
+    "insert": "inserts into",
+    "pop": "takes from",
+    "popitem": "takes from",
+    "remove": "removes from",
+    "clear": "clears",
+    "sort": "sorts",
+    "reverse": "reverses",
+    "add": "adds to",
+    "discard": "removes from",
+    "update": "updates",
+    "setdefault": "adds to",
+    "move_to_end": "sorts",
+}
+"""Methods of containers by which they change."""
+
+Names = tuple[dict[str, Any], dict[str, Any]]
+"""Where a function finds global names: its own, and Python's."""
+
+
+@dataclass
+class Observed:
+    """What a call has executed."""
+
+    program: dict[CodeType, Names] = field(default_factory=dict)
+    """The program's functions."""
+    torchs: dict[CodeType, Names] = field(default_factory=dict)
+    """Those of torch whose names somebody may have given another meaning."""
+    written: dict[int, tuple[str, str]] = field(default_factory=dict)
+    """Containers, by ``id()``, of which a method was called that changes them; what it
+    does, and where. Of those that the call has made, the number may be another's."""
+    asks_by_name: bool = False
+    """``getattr()`` or the like was called of a module."""
+    refusal: CannotPlan | None = None
+    """The first thing that is not plain."""
+
+
+class Observer:
+    """Takes the recorder's events."""
+
+    def __init__(self) -> None:
+        self.found = Observed()
+        self._is_programs: dict[CodeType, bool] = {}
+
+    def __call__(self, frame: FrameType, event: str, called: Any) -> None:
+        """Look at an event of the interpreter's; raise nothing."""
+        if self.found.refusal is not None:
+            return
+        try:
+            if event == "call":
+                self._begin(frame)
+            elif event == "c_call" and self._is_of_program(frame):
+                self._call(frame, called)
+        except CannotPlan as refusal:
+            self.found.refusal = refusal.with_traceback(None)
+        except Exception as error:  # objects of kinds that we do not know
+            self.found.refusal = CannotPlan(f"it cannot be observed: {error!r}")
+
+    def _is_of_program(self, frame: FrameType) -> bool:
+        known = self._is_programs.get(frame.f_code)
+        return self._begin(frame) if known is None else known
+
+    def _begin(self, frame: FrameType) -> bool:
+        code = frame.f_code
+        if (known := self._is_programs.get(code)) is not None:
+            return known
+        names = frame.f_globals, frame.f_builtins
+        if trusted.is_trusted(code):
+            self._is_programs[code] = False
+            if trusted.reads_settings(code):
+                self.found.torchs[code] = names
+            return False
+        if library := trusted.library_of(code):
+            if _is_recording(frame):
+                return False
+            text = f"{library}'s own {code.co_qualname}() is called"
+            raise CannotPlan(text, _outside(frame))
+        self._is_programs[code] = True
+        if (refusal := scan(code).refusal) is not None:
+            why, line = refusal
+            raise CannotPlan(f"{code.co_name} {why}", f"{code.co_filename}:{line}")
+        self.found.program[code] = names
+        return True
+
+    def _call(self, frame: FrameType, called: Any) -> None:
+        name = called.__name__
+        place = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        if not trusted.may_call(called):
+            raise CannotPlan(f"{_name_of(called)}() is called", place)
+        owner = getattr(called, "__self__", None)
+        if name in ("getattr", "hasattr") and called in (getattr, hasattr):
+            self._ask(frame, name, place)
+        elif name in _WRITERS and isinstance(owner, trusted.CONTAINERS):
+            self.found.written.setdefault(id(owner), (_WRITERS[name], place))
+
+    def _ask(self, frame: FrameType, name: str, place: str) -> None:
+        local = asked_of(frame.f_code, frame.f_lasti, name)
+        if local is None or not isinstance(frame.f_locals.get(local), nn.Module):
+            raise CannotPlan(f"{name}() asks what is no module", place)
+        self.found.asks_by_name = True
+
+
+def _is_recording(frame: FrameType) -> bool:
+    """A library's function was called by ours, which look on."""
+    inner: FrameType | None = frame
+    while inner is not None and trusted.library_of(inner.f_code):
+        inner = inner.f_back
+    return inner is not None and trusted.is_ours(inner.f_code)
+
+
+def _outside(frame: FrameType) -> str:
+    """Where the program, or else torch, called a library's function."""
+    inner: FrameType | None = frame
+    while inner is not None and trusted.library_of(inner.f_code):
+        inner = inner.f_back
+    return f"{inner.f_code.co_filename}:{inner.f_lineno}" if inner else ""
+
+
+def _name_of(function: Any) -> str:
+    owner = getattr(function, "__self__", None)
+    module = getattr(function, "__module__", None) or getattr(owner, "__name__", None)
+    qualname = getattr(function, "__qualname__", function.__name__)
+    return f"{module}.{qualname}" if module and module != "builtins" else qualname
