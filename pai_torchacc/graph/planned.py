@@ -410,7 +410,7 @@ class Planned:
 
     def _objects(self, args: Any, kwargs: Any) -> list[Any]:
         """What the call reaches by name and by argument."""
-        named = [object for _, _, object in self._names.bindings]
+        named = [object for _, _, *found in self._names.bindings for object in found]
         return [*named, *objects_in((args, kwargs))]
 
     def _plan(

@@ -128,6 +128,8 @@ class Scan:
     """Global names with the attributes that are asked of them, and the line."""
     cells: dict[tuple[str, ...], int] = field(default_factory=dict)
     """The same of variables of enclosing functions."""
+    handed: set[tuple[str, ...]] = field(default_factory=set)
+    """Of both: what is not called there and then."""
     attributes: dict[str, int] = field(default_factory=dict)
     """All attributes, and a line of each."""
 
@@ -139,7 +141,7 @@ def scan(code: CodeType) -> Scan:
     accepted = _ACCEPTED.get(sys.version_info[:2], frozenset())
     chain: tuple[str, ...] = ()
     home: dict[tuple[str, ...], int] = {}
-    line = code.co_firstlineno
+    line, is_called = code.co_firstlineno, False
     for one in dis.get_instructions(code):
         line = (one.positions.lineno if one.positions else None) or line
         name = one.opname
@@ -148,16 +150,23 @@ def scan(code: CodeType) -> Scan:
         if name in _ATTRIBUTES:
             found.attributes.setdefault(one.argval, line)
             if chain and name != "LOAD_SUPER_ATTR":
-                chain = (*chain, one.argval)
+                chain, is_called = (*chain, one.argval), _is_called(one)
                 continue
         if chain:
             home.setdefault(chain, line)
+            if not is_called:
+                found.handed.add(chain)
             chain = ()
         if name == "LOAD_GLOBAL":
-            chain, home = (one.argval,), found.chains
+            chain, home, is_called = (one.argval,), found.chains, _is_called(one)
         elif name == "LOAD_DEREF" and one.argval in code.co_freevars:
-            chain, home = (one.argval,), found.cells
+            chain, home, is_called = (one.argval,), found.cells, False
     return found
+
+
+def _is_called(one: dis.Instruction) -> bool:
+    """What is loaded is called, with the arguments that follow."""
+    return one.opname == "LOAD_METHOD" or "NULL" in one.argrepr.replace(one.argval, "", 1)
 
 
 def _why_not(

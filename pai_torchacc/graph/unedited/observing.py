@@ -92,9 +92,9 @@ class Observer:
             if trusted.reads_settings(code):
                 self.found.torchs[code] = names
             return False
+        if trusted.is_of_recorder(frame):
+            return False
         if library := trusted.library_of(code):
-            if _is_recording(frame):
-                return False
             text = f"{library}'s own {code.co_qualname}() is called"
             raise CannotPlan(text, _outside(frame))
         self._is_programs[code] = True
@@ -120,14 +120,6 @@ class Observer:
         if local is None or not isinstance(frame.f_locals.get(local), nn.Module):
             raise CannotPlan(f"{name}() asks what is no module", place)
         self.found.asks_by_name = True
-
-
-def _is_recording(frame: FrameType) -> bool:
-    """A library's function was called by ours, which look on."""
-    inner: FrameType | None = frame
-    while inner is not None and trusted.library_of(inner.f_code):
-        inner = inner.f_back
-    return inner is not None and trusted.is_ours(inner.f_code)
 
 
 def _outside(frame: FrameType) -> str:

@@ -167,7 +167,8 @@ class Reading:
             place = f"{code.co_filename}:{line}"
             found = self._read_global(chain[0], names)
             if found:
-                self._read_chain(found[0], chain, place)
+                is_handed = chain in scan(code).handed
+                self._read_chain(found[0], chain, place, is_handed)
 
     def _read_global(self, name: str, names: Names) -> tuple[Any] | None:
         here, builtins = names
@@ -180,8 +181,13 @@ class Reading:
         self._bind(builtins, name, builtins[name])
         return (builtins[name],)
 
-    def _read_chain(self, object: Any, chain: tuple[str, ...], place: str) -> None:
-        """Attributes of Python modules, to what is none."""
+    def _read_chain(
+        self, object: Any, chain: tuple[str, ...], place: str, is_handed: bool = True
+    ) -> None:
+        """Attributes of Python modules, to what is none.
+
+        A function of C that is no more than called is seen when it is.
+        """
         said = chain[0]
         for name in chain[1:]:
             if type(object) is not ModuleType:
@@ -192,7 +198,8 @@ class Reading:
                 raise CannotPlan(f"{said} is not plainly in its module", place)
             self._bind(home, name, home[name])
             object = home[name]
-        self._look(object, said, place)
+        if is_handed or type(object) not in _OF_C:
+            self._look(object, said, place)
 
     def _read_torchs_names(self, code: CodeType, names: Names) -> None:
         """Of a function of torch's, which somebody may have patched."""

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import functools
 import os
+import string
 import sysconfig
 from collections import OrderedDict
 from pathlib import Path
-from types import CodeType, ModuleType
+from types import CodeType, FrameType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import torch
@@ -50,6 +51,9 @@ _FILES: dict[str, frozenset[str] | None] = {
     "_jit_internal.py": frozenset(
         {"is_scripting", "fn", "boolean_dispatch", "is_tracing", "<lambda>"}
     ),
+    "_compile.py": frozenset({"inner"}),
+    "_dynamo/eval_frame.py": frozenset({"_fn"}),
+    "_library/simple_registry.py": frozenset({"find_torch_dispatch_rule", "find"}),
     "_ops.py": None,
     "_tensor.py": _TENSOR,
     "_utils_internal.py": frozenset({"wrapper_function"}),
@@ -72,6 +76,8 @@ _OF_PYTHON = frozenset({"contextlib.py", "typing.py", "enum.py", "types.py", "ab
 _FROZEN = frozenset(
     {"<frozen _collections_abc>", "<frozen abc>", "<frozen importlib._bootstrap>"}
 )
+
+_IMPORT = "<frozen importlib"
 
 _BUILTINS = frozenset(
     """
@@ -114,14 +120,19 @@ _IMMUTABLE = (str, bytes, int, float, complex, tuple, range, slice, frozenset)
 CONTAINERS = (list, dict, set, OrderedDict)
 
 _FORMATS = frozenset({"format", "format_map"})
-"""Methods of texts that ask others' attributes."""
+"""Methods of texts that may ask others' attributes."""
+
+_ASKS = set(".[")
+"""By which the fields of a text ask for attributes and items."""
+
+_fields = string.Formatter().parse
 
 _CLASSES = frozenset(
     {
         *(int, float, bool, complex, str, bytes, bytearray, tuple, list, dict, set),
         *(frozenset, range, slice, zip, enumerate, reversed, map, filter, type),
         *(object, super, property, staticmethod, classmethod, type(None)),
-        *(OrderedDict, functools.partial),
+        *(OrderedDict, functools.partial, FunctionType, MethodType),
         *(torch.Size, torch.dtype, torch.device, torch.layout, torch.memory_format),
         *(torch.finfo, torch.iinfo),
     }
@@ -155,6 +166,23 @@ def library_of(code: CodeType) -> str | None:
         return "torch"
     is_pythons = file.startswith(_PYTHON) and "-packages" not in file
     return "Python" if is_pythons or file.startswith("<frozen") else None
+
+
+def is_of_recorder(frame: FrameType) -> bool:
+    """A library's function, one made of text, or an import works for our recorder."""
+    inner: FrameType | None = frame
+    while inner is not None:
+        code, inner = inner.f_code, inner.f_back
+        if is_ours(code):  # but for what begins the call
+            return not code.co_filename.endswith("planned.py")
+        is_imported = inner is not None and inner.f_code.co_filename.startswith(_IMPORT)
+        if not (is_imported or _is_made(code) or library_of(code)):
+            return False
+    return False
+
+
+def _is_made(code: CodeType) -> bool:
+    return code.co_filename == "<string>"
 
 
 def reads_settings(code: CodeType) -> bool:
@@ -191,6 +219,8 @@ def may_call(function: Any) -> bool:
         return _is_operator(name)
     if type(owner).__module__.startswith("pybind11"):
         return name in _OF_C
+    if name == "format" and isinstance(owner, str):
+        return not any(_ASKS & set(field or "") for _, field, *_ in _fields(owner))
     if owner is None:  # of a class, by name
         return _may_call_of_class(function, name)
     return _may_call_on(type(owner), name)
