@@ -23,7 +23,9 @@ _TORCH = f"{Path(torch.__file__).parent}{os.sep}"
 _OURS = f"{Path(__file__).parents[2]}{os.sep}"
 _PYTHON = f"{sysconfig.get_paths()['stdlib']}{os.sep}"
 
-_FOLDERS = (f"nn{os.sep}modules{os.sep}",)
+_LAYERS = f"nn{os.sep}modules{os.sep}"
+_FOLDERS = (_LAYERS, f"_library{os.sep}")
+"""Of torch: layers, and what modes that look on are told of operators."""
 
 _MODULE = frozenset(
     """
@@ -51,9 +53,6 @@ _FILES: dict[str, frozenset[str] | None] = {
     "_jit_internal.py": frozenset(
         {"is_scripting", "fn", "boolean_dispatch", "is_tracing", "<lambda>"}
     ),
-    "_compile.py": frozenset({"inner"}),
-    "_dynamo/eval_frame.py": frozenset({"_fn"}),
-    "_library/simple_registry.py": frozenset({"find_torch_dispatch_rule", "find"}),
     "_ops.py": None,
     "_tensor.py": _TENSOR,
     "_utils_internal.py": frozenset({"wrapper_function"}),
@@ -172,6 +171,8 @@ def is_of_recorder(frame: FrameType) -> bool:
     """A library's function, one made of text, or an import works for our recorder."""
     inner: FrameType | None = frame
     while inner is not None:
+        if _is_on_the_way(inner):
+            return True
         code, inner = inner.f_code, inner.f_back
         if is_ours(code):  # but for what begins the call
             return not code.co_filename.endswith("planned.py")
@@ -179,6 +180,14 @@ def is_of_recorder(frame: FrameType) -> bool:
         if not (is_imported or _is_made(code) or library_of(code)):
             return False
     return False
+
+
+def _is_on_the_way(frame: FrameType) -> bool:
+    """The dispatcher calls our mode, out of Dynamo's sight."""
+    if not frame.f_code.co_filename.startswith(f"{_TORCH}_compile.py"):
+        return False
+    code = getattr(frame.f_locals.get("fn"), "__code__", None)
+    return code is not None and is_ours(code)
 
 
 def _is_made(code: CodeType) -> bool:
@@ -190,7 +199,7 @@ def reads_settings(code: CodeType) -> bool:
     inside = code.co_filename.removeprefix(_TORCH)
     is_of_calls = inside.endswith(("module.py", "container.py"))
     return not is_of_calls and inside.startswith(
-        (*_FOLDERS, "nn/functional.py", "backends")
+        (_LAYERS, "nn/functional.py", "backends")
     )
 
 
