@@ -150,11 +150,12 @@ def scan(code: CodeType) -> Scan:
         if name in _ATTRIBUTES:
             found.attributes.setdefault(one.argval, line)
             if chain and name != "LOAD_SUPER_ATTR":
-                chain, is_called = (*chain, one.argval), _is_called(one)
+                chain = (*chain, one.argval)
+                is_called = is_called or _is_called(one)
                 continue
         if chain:
             home.setdefault(chain, line)
-            if not is_called:
+            if not is_called and name != "PUSH_NULL":
                 found.handed.add(chain)
             chain = ()
         if name == "LOAD_GLOBAL":

@@ -346,8 +346,6 @@ class Reading:
                 self._look(held[name], f"{said}.{name}", place)
             elif name in of_class:
                 self._bind(object, name)
-        if self._observed.asks_by_name:
-            raise CannotPlan(f"{said} may be asked for attributes by their names", place)
 
     def _look_at_class(self, cls: type, said: str, place: str) -> None:
         if trusted.is_class(cls) or cls.__module__ == "typing":

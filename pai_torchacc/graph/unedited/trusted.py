@@ -59,6 +59,9 @@ _FILES: dict[str, frozenset[str] | None] = {
     "autograd/grad_mode.py": None,
     "backends/__init__.py": frozenset({"__get__"}),
     "backends/mha/__init__.py": frozenset({"get_fastpath_enabled"}),
+    "compiler/__init__.py": frozenset(
+        {"is_compiling", "is_dynamo_compiling", "is_exporting"}
+    ),
     "functional.py": None,
     "jit/_trace.py": frozenset({"is_tracing"}),
     "nn/_reduction.py": None,
