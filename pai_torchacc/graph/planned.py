@@ -366,8 +366,8 @@ class Planned:
             self._refuse(key, refusal)
             return self.eager(*args, **kwargs)
         try:
-            if observer is not None and observer.found.refusal is not None:
-                raise observer.found.refusal
+            if observer is not None:
+                observer.check(modules)
             if recorder.refusal is not None:
                 raise recorder.refusal
             if (changed := before.change()) is not None:
@@ -383,7 +383,9 @@ class Planned:
             graph = recorder.finish(results)
             if not graph.nodes:
                 raise CannotPlan("no operator of torch's was called")
-            if observer is not None and not self._prove(call, observer, graph, returned):
+            if observer is not None and not self._prove(
+                call, observer, graph, returned
+            ):
                 return returned
         except CannotPlan as refusal:
             self._refuse(key, refusal)

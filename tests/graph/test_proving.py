@@ -161,7 +161,7 @@ def _reads_numbers(self: Any, x: Tensor) -> Tensor:
 
 REFUSED = {
     "_counts": "sets the attribute n",
-    "_appends": "appends to a container that outlives the call",
+    "_appends": "appends to a list of the module's",
     "_appends_to_a_global": "appends to a container that outlives the call",
     "_counts_globally": "sets the global name COUNT",
     "_draws": "random",
@@ -209,12 +209,16 @@ CHANGES: dict[str, Callable[[Any], Any]] = {
     "a class's attribute": lambda layer: setattr(Config, "scale", 3.0),
     "an object's instead": lambda layer: setattr(layer.config, "scale", 4.0),
     "an object's": lambda layer: setattr(layer.config, "bias", 3.0),
-    "all of an object's": lambda layer: setattr(layer.config, "__dict__", {"bias": 5.0}),
+    "all of an object's": lambda layer: setattr(
+        layer.config, "__dict__", {"bias": 5.0}
+    ),
     "a method": lambda layer: setattr(Config, "twice", lambda self: 7.0),
     "a module's": lambda layer: setattr(layer, "n", 3),
     "a module's list": lambda layer: layer.sizes.append(3),
     "an item of it": lambda layer: layer.sizes.__setitem__(0, 9),
-    "a buffer that is only measured": lambda layer: setattr(layer, "other", torch.ones(7)),
+    "a buffer that is only measured": lambda layer: setattr(
+        layer, "other", torch.ones(7)
+    ),
     "a function of torch's": lambda layer: setattr(F, "relu", lambda x: x + 1),
     "a builtin function": lambda layer: globals().__setitem__("len", lambda x: 100),
     "another class": lambda layer: setattr(layer.config, "__class__", _Other),
@@ -304,5 +308,14 @@ def test_the_tables_name_instructions_that_there_are() -> None:
 def test_functions_that_only_compute() -> None:
     assert all(map(trusted.may_call, (len, torch.relu, F.gelu, torch.Tensor.view, max)))
     t = torch.ones(1)
-    refused = (print, time.time, torch.from_numpy, t.numpy, t.tolist, t.data_ptr, id, open)
+    refused = (
+        print,
+        time.time,
+        torch.from_numpy,
+        t.numpy,
+        t.tolist,
+        t.data_ptr,
+        id,
+        open,
+    )
     assert not any(map(trusted.may_call, refused))

@@ -29,7 +29,8 @@ class _Comparison:
     def _are_given_alike(self, a: Graph, b: Graph) -> bool:
         """Arguments, modules' tensors, those held, and constants."""
         sizes = [
-            (len(g.inputs), len(g.places), len(g.held), len(g.constants)) for g in (a, b)
+            (len(g.inputs), len(g.places), len(g.held), len(g.constants))
+            for g in (a, b)
         ]
         return (
             sizes[0] == sizes[1]
@@ -91,7 +92,11 @@ class _Comparison:
 
 def _operator(node: Node) -> Any:
     """An operator of torch's is one object; of others the name has to do."""
-    return node.name if isinstance(node.op, str) or hasattr(node.op, "is_pure") else node.op
+    return (
+        node.name
+        if isinstance(node.op, str) or hasattr(node.op, "is_pure")
+        else node.op
+    )
 
 
 def _are_equal(a: torch.Tensor, b: torch.Tensor) -> bool:

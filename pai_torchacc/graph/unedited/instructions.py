@@ -167,7 +167,9 @@ def scan(code: CodeType) -> Scan:
 
 def _is_called(one: dis.Instruction) -> bool:
     """What is loaded is called, with the arguments that follow."""
-    return one.opname == "LOAD_METHOD" or "NULL" in one.argrepr.replace(one.argval, "", 1)
+    return one.opname == "LOAD_METHOD" or "NULL" in one.argrepr.replace(
+        one.argval, "", 1
+    )
 
 
 def _why_not(

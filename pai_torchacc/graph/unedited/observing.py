@@ -78,6 +78,20 @@ class Observer:
         except Exception as error:  # objects of kinds that we do not know
             self.found.refusal = CannotPlan(f"it cannot be observed: {error!r}")
 
+    def check(self, modules: list[nn.Module]) -> None:
+        """Raise :class:`CannotPlan` where the call has done what is not plain.
+
+        Also where it has changed a container that one of these modules has.
+        """
+        if self.found.refusal is not None:
+            raise self.found.refusal
+        for module in modules:
+            for value in vars(module).values():
+                if id(value) in self.found.written:
+                    what, place = self.found.written[id(value)]
+                    kind = type(value).__name__
+                    raise CannotPlan(f"{what} a {kind} of the module's", place)
+
     def _is_of_program(self, frame: FrameType) -> bool:
         known = self._is_programs.get(frame.f_code)
         return self._begin(frame) if known is None else known

@@ -59,7 +59,7 @@ _HEAP_TYPE = 1 << 9
 _LARGEST = object.__basicsize__ + 16
 """Bytes of an object that has a dictionary and weak references, and nothing else."""
 
-_OF_MODULES = frozenset(vars(nn.Module())) - {"training"}
+_OF_MODULES = (vars(nn.Module()).keys() | vars(nn.Module).keys()) - {"training"}
 """Attributes by which torch's modules work, and which guards know."""
 
 _ALL_TENSORS = frozenset(
@@ -365,7 +365,11 @@ class Reading:
         found = self._meanings[cls] = set[str]()
         self._add_class(cls)
         for base in cls.__mro__:
-            if base is object or base is nn.Module or trusted.is_of_torch(base.__module__):
+            if (
+                base is object
+                or base is nn.Module
+                or trusted.is_of_torch(base.__module__)
+            ):
                 continue
             for name, value in list(vars(base).items()):
                 self._register_all(value)
@@ -431,7 +435,9 @@ class Reading:
             if not asks_all and name not in self._names:
                 continue
             if tensor is not None:
-                self._look_at_tensor(tensor, f"{kind}.{name}", self._names.get(name, ""))
+                self._look_at_tensor(
+                    tensor, f"{kind}.{name}", self._names.get(name, "")
+                )
             if id(tensor) not in self._used:
                 self._bind(home, name, tensor)
 
