@@ -344,7 +344,8 @@ def lines(content: dict[str, Any]) -> list[str]:
 def _line(one: dict[str, Any]) -> str:
     unasked = "" if one["is_asked"] else " (unedited)"
     text = (
-        f"{one['name']}{unasked}: {one['planned_calls']} calls by {one['plans']} plans, "
+        f"{one['name']}{unasked}: {one['planned_calls']} calls "
+        f"by {one['plans']} plans, "
         f"{one['unplanned_calls']} eager"
     )
     reasons = ", ".join(f"{n} {reason}" for reason, n in one["reasons"].items())

@@ -93,7 +93,7 @@ class Planned:
 
     is_asked = True
     most_changes = 8
-    """Of modules and names, call by call, after which it is waited for an end of them."""
+    """Of modules and names, call by call, after which their end is waited for."""
 
     def __init__(
         self,
@@ -403,7 +403,7 @@ class Planned:
         return returned
 
     def _observer(self) -> Observer | None:
-        """What is told of all that a recorded call executes, where that is no secret."""
+        """What is told of all that a recorded call executes, if anything is."""
         return None
 
     def _prove(self, call: Call, observer: Observer, graph: Graph, result: Any) -> bool:

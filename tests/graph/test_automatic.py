@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 import torch
-from benchmarks.zoo.packages import import_torchvision
 from torch import Tensor, nn
 from unasked import by_plan, called, hits, plans_of, refusals, unedited
 
 import pai_torchacc as ptac
+from benchmarks.zoo.packages import import_torchvision
 
 
 class Net(nn.Module):

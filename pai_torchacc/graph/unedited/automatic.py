@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch._dynamo  # noqa: F401  torch does so as soon as a mode looks on
+import torch._dynamo
 from torch import nn
 from torch.utils._pytree import tree_flatten
 

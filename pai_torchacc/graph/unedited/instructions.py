@@ -14,8 +14,13 @@ from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any
 
-_OF_ALL = frozenset(
-    """
+
+def words(text: str) -> frozenset[str]:
+    """The words of a text."""
+    return frozenset(text.split())
+
+
+_OF_ALL = words("""
     BEFORE_WITH BINARY_OP BINARY_SUBSCR BUILD_CONST_KEY_MAP BUILD_LIST BUILD_MAP
     BUILD_SET BUILD_SLICE BUILD_STRING BUILD_TUPLE CACHE CALL CALL_FUNCTION_EX
     COMPARE_OP CONTAINS_OP COPY COPY_FREE_VARS DELETE_FAST DELETE_SUBSCR DICT_MERGE
@@ -26,37 +31,30 @@ _OF_ALL = frozenset(
     PUSH_NULL RAISE_VARARGS RERAISE RESUME RETURN_GENERATOR RETURN_VALUE SEND SET_ADD
     SET_UPDATE STORE_FAST STORE_SUBSCR SWAP UNARY_INVERT UNARY_NEGATIVE UNARY_NOT
     UNPACK_EX UNPACK_SEQUENCE WITH_EXCEPT_START YIELD_VALUE
-    """.split()
-)
+    """)
 
-_SINCE_3_12 = frozenset(
-    """
+_SINCE_3_12 = words("""
     BINARY_SLICE CLEANUP_THROW END_FOR END_SEND JUMP_NO_INTERRUPT LOAD_FAST_AND_CLEAR
     LOAD_FAST_CHECK LOAD_SUPER_ATTR POP_JUMP_IF_FALSE POP_JUMP_IF_NONE
     POP_JUMP_IF_NOT_NONE POP_JUMP_IF_TRUE RETURN_CONST STORE_SLICE
-    """.split()
-)
+    """)
 
 _ACCEPTED = {
     (3, 11): _OF_ALL
-    | frozenset(
-        """
+    | words("""
         FORMAT_VALUE JUMP_IF_FALSE_OR_POP JUMP_IF_TRUE_OR_POP KW_NAMES LIST_TO_TUPLE
         LOAD_METHOD POP_JUMP_BACKWARD_IF_FALSE POP_JUMP_BACKWARD_IF_NONE
         POP_JUMP_BACKWARD_IF_NOT_NONE POP_JUMP_BACKWARD_IF_TRUE
         POP_JUMP_FORWARD_IF_FALSE POP_JUMP_FORWARD_IF_NONE
         POP_JUMP_FORWARD_IF_NOT_NONE POP_JUMP_FORWARD_IF_TRUE PRECALL UNARY_POSITIVE
-        """.split()
-    ),
+    """),
     (3, 12): _OF_ALL | _SINCE_3_12 | {"FORMAT_VALUE", "KW_NAMES"},
     (3, 13): _OF_ALL
     | _SINCE_3_12
-    | frozenset(
-        """
+    | words("""
         CALL_KW CONVERT_VALUE FORMAT_SIMPLE FORMAT_WITH_SPEC LOAD_FAST_LOAD_FAST
         SET_FUNCTION_ATTRIBUTE STORE_FAST_LOAD_FAST STORE_FAST_STORE_FAST TO_BOOL
-        """.split()
-    ),
+    """),
 }
 
 _INTRINSICS = frozenset(
@@ -89,33 +87,33 @@ _WHY = {
 
 _REFUSED_NAMES = {
     **dict.fromkeys(
-        "requires_grad is_leaf grad_fn grad _version _base output_nr retains_grad"
-        " _backward_hooks _post_accumulate_grad_hooks".split(),
+        words(
+            "requires_grad is_leaf grad_fn grad _version _base output_nr retains_grad"
+            " _backward_hooks _post_accumulate_grad_hooks"
+        ),
         "asks what autograd knows of a tensor ({})",
     ),
     **dict.fromkeys(
-        "data_ptr storage_offset storage untyped_storage _cdata is_shared is_pinned"
-        " is_inference is_inference_mode_enabled".split(),
+        words(
+            "data_ptr storage_offset storage untyped_storage _cdata is_shared is_pinned"
+            " is_inference is_inference_mode_enabled"
+        ),
         "asks for {}, which plans do not compare",
     ),
 }
 
-_DUNDERS = frozenset(
-    """
+_DUNDERS = words("""
     __class__ __name__ __qualname__ __module__ __init__ __new__ __len__ __getitem__
     __setitem__ __iter__ __next__ __call__ __enter__ __exit__ __version__ __eq__
     __contains__
-    """.split()
-)
+    """)
 """Attributes of Python's own that may be asked for by name."""
 
-_UNMODULE = frozenset(
-    """
+_UNMODULE = words("""
     _forward_hooks _forward_pre_hooks _backward_hooks _backward_pre_hooks
     _state_dict_hooks _load_state_dict_pre_hooks _compiled_call_impl
     _non_persistent_buffers_set
-    """.split()
-)
+    """)
 
 
 @dataclass

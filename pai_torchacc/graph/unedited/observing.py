@@ -110,10 +110,11 @@ class Observer:
             return False
         if library := trusted.library_of(code):
             text = f"{library}'s own {code.co_qualname}() is called"
-            raise CannotPlan(text, _outside(frame))
-        self._is_programs[code] = True
-        if (refusal := scan(code).refusal) is not None:
-            why, line = refusal
+            refusal = CannotPlan(text, _outside(frame))
+            refusal.is_of_first = True  # it may be the callback of what has just gone
+            raise refusal
+        if (found := scan(code).refusal) is not None:
+            why, line = found
             raise CannotPlan(f"{code.co_name} {why}", f"{code.co_filename}:{line}")
         self.found.program[code] = names
         return True

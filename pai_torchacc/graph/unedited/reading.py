@@ -33,7 +33,7 @@ from torch import Tensor, nn
 
 from pai_torchacc.graph.refusals import CannotPlan
 from pai_torchacc.graph.unedited import trusted
-from pai_torchacc.graph.unedited.instructions import scan
+from pai_torchacc.graph.unedited.instructions import scan, words
 from pai_torchacc.graph.unedited.observing import Names, Observed
 
 MOST_BINDINGS = 1024
@@ -62,12 +62,10 @@ _LARGEST = object.__basicsize__ + 16
 _OF_MODULES = (vars(nn.Module()).keys() | vars(nn.Module).keys()) - {"training"}
 """Attributes by which torch's modules work, and which guards know."""
 
-_ALL_TENSORS = frozenset(
-    """
+_ALL_TENSORS = words("""
     parameters named_parameters buffers named_buffers state_dict _parameters _buffers
     get_parameter get_buffer
-    """.split()
-)
+    """)
 
 Binding = tuple[Any, ...]
 """As ``csrc/bind/python/graph/bindings.h`` reads it."""
@@ -279,8 +277,8 @@ class Reading:
         elif isinstance(object, Tensor):
             self._look_at_tensor(object, said, place)
         elif isinstance(object, MethodType):
-            self._look(object.__self__, said, place)
-            self._look(object.__func__, said, place)
+            for part in (object.__self__, object.__func__):
+                self._look(part, said, place)
         elif type(object) in _OF_C:
             if not trusted.may_call(object):
                 raise CannotPlan(f"{said} is a function that is not plain", place)
@@ -288,12 +286,6 @@ class Reading:
             self._look_at_container(object, said, place)
         elif isinstance(object, tuple | frozenset):
             self._look_at_immutable(object, said, place)
-        elif isinstance(object, functools.partial):
-            self._look(object.func, said, place)
-            self._look(object.args, said, place)
-            self._look(object.keywords, said, place)
-        elif trusted.is_of_torch(type(object).__module__) and callable(object):
-            raise CannotPlan(f"{said} is of torch's class {_class_of(object)}", place)
         else:
             self._look_at_object(object, said, place)
 
@@ -333,6 +325,10 @@ class Reading:
     def _look_at_object(self, object: Any, said: str, place: str) -> None:
         """An object of a class of the program's, with a dictionary and nothing else."""
         cls = type(object)
+        if isinstance(object, functools.partial):
+            for part in (object.func, object.args, object.keywords):
+                self._look(part, said, place)
+            return
         is_enum = isinstance(object, enum.Enum)
         if cls.__module__ == "typing":
             return

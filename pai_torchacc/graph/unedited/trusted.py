@@ -19,6 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pai_torchacc.graph.unedited.instructions import words
+
 _TORCH = f"{Path(torch.__file__).parent}{os.sep}"
 _OURS = f"{Path(__file__).parents[2]}{os.sep}"
 _PYTHON = f"{sysconfig.get_paths()['stdlib']}{os.sep}"
@@ -27,24 +29,20 @@ _LAYERS = f"nn{os.sep}modules{os.sep}"
 _FOLDERS = (_LAYERS, f"_library{os.sep}")
 """Of torch: layers, and what modes that look on are told of operators."""
 
-_MODULE = frozenset(
-    """
+_MODULE = words("""
     _wrapped_call_impl _call_impl __getattr__ parameters named_parameters
     _named_members children named_children modules named_modules buffers named_buffers
     get_submodule get_parameter get_buffer <lambda> <genexpr>
-    """.split()
-)
+    """)
 """Of ``nn.Module`` itself: what looks, and what calls."""
 
-_TENSOR = frozenset(
-    """
+_TENSOR = words("""
     split unflatten norm stft istft unique unique_consecutive rsub __rsub__ __rdiv__
     __rtruediv__ __itruediv__ __pow__ __ipow__ __rmod__ __format__ __rpow__ __floordiv__
     __rfloordiv__ __rlshift__ __rrshift__ __rmatmul__ __len__ __iter__ __contains__
     __abs__ __neg__ __pos__ dim_order refine_names align_to rename detach wrapped
     _handle_torch_function_and_wrap_type_error_to_not_implemented
-    """.split()
-)
+    """)
 """Of ``Tensor``: what computes, or asks for sizes."""
 
 _FILES: dict[str, frozenset[str] | None] = {
@@ -81,41 +79,33 @@ _FROZEN = frozenset(
 
 _IMPORT = "<frozen importlib"
 
-_BUILTINS = frozenset(
-    """
+_BUILTINS = words("""
     abs all any ascii bin callable chr divmod format getattr hasattr hex isinstance
     issubclass iter len max min next oct ord pow repr round sorted sum
-    """.split()
-)
+    """)
 
-_OF_C = frozenset(
-    """
+_OF_C = words("""
     _get_tracing_state _has_torch_function_unary _has_torch_function_variadic
     _has_torch_function _log_api_usage_once get_autocast_dtype get_default_dtype
     get_num_threads is_autocast_cache_enabled is_autocast_enabled
     is_autocast_cpu_enabled is_grad_enabled _is_torch_function_enabled
-    """.split()
-)
+    """)
 """Of ``torch._C``: settings that plans compare, or stand aside for."""
 
-_WITHOUT_OPERATOR = frozenset(
-    """
+_WITHOUT_OPERATOR = words("""
     tensor as_tensor promote_types can_cast is_floating_point is_complex
     is_signed is_same_size broadcast_tensors bool byte char cpu double float half int
     long short bfloat16 dim get_device element_size numel nelement ndimension size
     stride type is_contiguous contiguous new new_tensor chunk has_names is_nonzero
     is_conj is_neg
-    """.split()
-)
+    """)
 """Of torch's functions and methods: those that are no operators and yet plain."""
 
-_NOT_PLAIN = frozenset(
-    """
+_NOT_PLAIN = words("""
     requires_grad_ retain_grad retains_grad storage_offset is_pinned pin_memory
     data_ptr is_leaf output_nr _version set_ set_data rename_ from_file _backward
     is_inference record_stream
-    """.split()
-)
+    """)
 """Operators, by name, that are not."""
 
 _IMMUTABLE = (str, bytes, int, float, complex, tuple, range, slice, frozenset)
