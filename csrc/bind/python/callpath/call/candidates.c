@@ -88,7 +88,7 @@ static bool make_room(void)
     return n_used < MOST;
 }
 
-/* The module's place, new or not; NULL, without an exception, where it can have none. */
+/* The module's place, new or not; NULL, without an exception: it can have none. */
 static candidate *find(PyObject *module)
 {
     candidate *found = table ? place_for(module) : NULL;
