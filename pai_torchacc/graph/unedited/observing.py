@@ -44,9 +44,9 @@ Names = tuple[dict[str, Any], dict[str, Any]]
 class Observed:
     """What a call has executed."""
 
-    program: dict[CodeType, Names] = field(default_factory=dict)
+    program: list[tuple[CodeType, Names]] = field(default_factory=list)
     """The program's functions."""
-    torchs: dict[CodeType, Names] = field(default_factory=dict)
+    torchs: list[tuple[CodeType, Names]] = field(default_factory=list)
     """Those of torch whose names somebody may have given another meaning."""
     written: dict[int, tuple[str, str]] = field(default_factory=dict)
     """Containers, by ``id()``, of which a method was called that changes them; what it
@@ -62,7 +62,9 @@ class Observer:
 
     def __init__(self) -> None:
         self.found = Observed()
-        self._is_programs: dict[CodeType, bool] = {}
+        self._is_programs: dict[tuple[int, int], bool] = {}
+        self._kept: list[CodeType] = []
+        """Codes, by whose identity functions are told: equal ones may differ."""
 
     def __call__(self, frame: FrameType, event: str, called: Any) -> None:
         """Look at an event of the interpreter's; raise nothing."""
@@ -93,18 +95,18 @@ class Observer:
                     raise CannotPlan(f"{what} a {kind} of the module's", place)
 
     def _is_of_program(self, frame: FrameType) -> bool:
-        known = self._is_programs.get(frame.f_code)
+        known = self._is_programs.get(_key_of(frame))
         return self._begin(frame) if known is None else known
 
     def _begin(self, frame: FrameType) -> bool:
-        code = frame.f_code
-        if (known := self._is_programs.get(code)) is not None:
+        code, key = frame.f_code, _key_of(frame)
+        if (known := self._is_programs.get(key)) is not None:
             return known
         names = frame.f_globals, frame.f_builtins
         if trusted.is_trusted(code):
-            self._is_programs[code] = False
+            self._know(key, code, False)
             if trusted.reads_settings(code):
-                self.found.torchs[code] = names
+                self.found.torchs.append((code, names))
             return False
         if trusted.is_of_recorder(frame):
             return False
@@ -116,8 +118,12 @@ class Observer:
         if (found := scan(code).refusal) is not None:
             why, line = found
             raise CannotPlan(f"{code.co_name} {why}", f"{code.co_filename}:{line}")
-        self.found.program[code] = names
+        self.found.program.append((code, names))
         return True
+
+    def _know(self, key: tuple[int, int], code: CodeType, is_programs: bool) -> None:
+        self._is_programs[key] = is_programs
+        self._kept.append(code)
 
     def _call(self, frame: FrameType, called: Any) -> None:
         name = called.__name__
@@ -135,6 +141,10 @@ class Observer:
         if local is None or not isinstance(frame.f_locals.get(local), nn.Module):
             raise CannotPlan(f"{name}() asks what is no module", place)
         self.found.asks_by_name = True
+
+
+def _key_of(frame: FrameType) -> tuple[int, int]:
+    return id(frame.f_code), id(frame.f_globals)
 
 
 def _outside(frame: FrameType) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import enum
 import functools
+import sys
 from collections import namedtuple
 from collections.abc import Iterator
 from types import (
@@ -104,13 +105,16 @@ class Reading:
         self._meanings: dict[type, set[str]] = {}
         self._names: dict[str, str] = {}
         """Attributes that any function asks for, and where."""
-        for code in observed.program:
+        for code, _ in observed.program:
             for name, line in scan(code).attributes.items():
                 self._names.setdefault(name, f"{code.co_filename}:{line}")
+        self._torchs_names = {
+            name for code, _ in observed.torchs for name in scan(code).attributes
+        }
         self._add_class(Tensor)
-        for code, names in observed.program.items():
+        for code, names in observed.program:
             self._read_names(code, names)
-        for code, names in observed.torchs.items():
+        for code, names in observed.torchs:
             self._read_torchs_names(code, names)
         self._read_modules()
         self._read_functions()
@@ -216,7 +220,7 @@ class Reading:
         done: set[int] = set()
         while waiting := [
             function
-            for code in self._observed.program
+            for code, _ in self._observed.program
             for function in self._functions.get(code, {}).values()
             if id(function) not in done
         ]:
@@ -224,9 +228,13 @@ class Reading:
                 done.add(id(function))
                 self._read_function(function)
             self._read_modules()
-        nested = {id(one) for code in self._observed.program for one in _within(code)}
-        for code in self._observed.program.keys() - self._functions.keys():
-            if id(code) not in nested:
+        ran = [code for code, _ in self._observed.program]
+        known = {id(one) for code in ran for one in _within(code)}
+        known |= {
+            id(f.__code__) for of in self._functions.values() for f in of.values()
+        }
+        for code in ran:
+            if id(code) not in known:
                 place = f"{code.co_filename}:{code.co_firstlineno}"
                 text = f"{code.co_qualname} is a function that no known name leads to"
                 raise CannotPlan(text, place)
@@ -350,7 +358,7 @@ class Reading:
             return  # whose functions are seen when they run
         if cls.__module__ == "collections.abc":
             return
-        if not cls.__flags__ & _HEAP_TYPE or not _has_plain_bases(cls):
+        if not _is_pythons(cls) or not _has_plain_bases(cls):
             raise CannotPlan(f"{said} is a class that is not plain", place)
         self._read_class(cls, said, place)
 
@@ -412,7 +420,9 @@ class Reading:
         self._seen.add(id(module))
         for name, value in held.items():
             is_asked = name in self._names or by_name
-            if is_asked and name not in _OF_MODULES:
+            if name in _OF_MODULES:
+                continue
+            if is_asked or (name in self._torchs_names and _is_setting(value)):
                 place = self._names.get(name, "")
                 self._look(value, f"{kind}.{name}", place)
         for home in ("_parameters", "_buffers"):
@@ -451,6 +461,11 @@ _TUPLE_GETTER = type(vars(namedtuple("One", "item"))["item"])
 """What gives a named tuple's items."""
 
 
+def _is_setting(value: Any) -> bool:
+    """A list of numbers, say, which a layer of torch's may be told of."""
+    return type(value) is list and all(type(item) in _CONSTANTS for item in value)
+
+
 def _functions_in(value: Any) -> Iterator[Any]:
     if isinstance(value, staticmethod | classmethod):
         value = value.__func__
@@ -470,12 +485,20 @@ def _within(code: CodeType) -> Iterator[CodeType]:
             yield from _within(constant)
 
 
+def _is_pythons(cls: type) -> bool:
+    """It is defined in Python: calling it calls functions that are seen."""
+    home = sys.modules.get(cls.__module__)
+    file = getattr(home, "__file__", None) or ""
+    is_of_source = cls.__module__ == "__main__" or file.endswith((".py", ".pyc"))
+    return bool(cls.__flags__ & _HEAP_TYPE) and is_of_source
+
+
 def _has_plain_bases(cls: type) -> bool:
     """Its bases are Python's, or such whose objects are under guard."""
     if type(cls) not in (type, enum.EnumMeta):
         return issubclass(cls, nn.Module)
     return all(
-        base is object or base.__flags__ & _HEAP_TYPE or trusted.is_class(base)
+        base is object or _is_pythons(base) or trusted.is_class(base)
         for base in cls.__mro__
     )
 

@@ -35,7 +35,7 @@ typedef struct ptac_bindings {
  *   (dictionary, name, object)   and without the object: nothing stands there
  *   (list, index, object)
  *   (cell, None, object)
- *   (object, name, object)       of its own attributes; without: it has none of the name
+ *   (object, name, object)       of its own attributes; without: it has none so called
  *   (list or dictionary, None, None)   as many items, and keys in this order
  *   (class, None, None)          no attribute of it, or of a base, has changed
  *

@@ -88,27 +88,35 @@ static bool make_room(void)
     return n_used < MOST;
 }
 
-/* The module's place, new or not; NULL, without an exception: it can have none. */
+/* The module's place, or NULL. */
 static candidate *find(PyObject *module)
 {
     candidate *found = table ? place_for(module) : NULL;
 
-    if (found && found->module && is_alive(found))
+    return found && found->module && is_alive(found) ? found : NULL;
+}
+
+/* Likewise, and it has one from now on; NULL, without an exception: it cannot. */
+static candidate *find_or_add(PyObject *module)
+{
+    candidate *found = find(module);
+    PyObject *reference;
+
+    if (found)
         return found;
-    if (found && found->module) { /* another one lay at this address */
-        Py_CLEAR(found->reference);
-    } else {
-        if ((!table || n_used >= MOST) && !make_room())
-            return NULL;
-        found = place_for(module);
-        n_used++;
+    reference = PyWeakref_NewRef(module, NULL); /* which may run the program */
+    if (!reference || ((!table || n_used >= MOST) && !make_room())) {
+        Py_XDECREF(reference);
+        PyErr_Clear();
+        return NULL;
     }
-    *found = (candidate){module, PyWeakref_NewRef(module, NULL), 0};
-    if (found->reference)
-        return found;
-    PyErr_Clear();
-    found->reference = Py_NewRef(Py_None); /* a place that is never alive */
-    return NULL;
+    found = place_for(module);
+    if (found->module) /* another one lay at this address, or it came here meanwhile */
+        Py_CLEAR(found->reference);
+    else
+        n_used++;
+    *found = (candidate){module, reference, 0};
+    return found;
 }
 
 static bool is_in_training(PyObject *module)
@@ -129,7 +137,10 @@ ptac_candidacy ptac_candidate_enter(PyObject *module)
     if (depth > 0 || T.aoti_torch_grad_mode_is_enabled())
         return PTAC_CANDIDACY_NONE;
     c = find(module);
-    if (!c || c->n_calls == IS_REFUSED || is_in_training(module))
+    if ((c && c->n_calls == IS_REFUSED) || is_in_training(module))
+        return PTAC_CANDIDACY_NONE;
+    c = find_or_add(module); /* the table may have become another one */
+    if (!c)
         return PTAC_CANDIDACY_NONE;
     depth++;
     if (c->n_calls == IS_SHOWN || c->n_calls++ < CALLS_BEFORE)
@@ -165,7 +176,7 @@ PTAC_O(candidates_seek, function)
 /* candidates_refuse(module): look at it no more, but at those within it. */
 PTAC_O(candidates_refuse, module)
 {
-    candidate *c = ptac_candidates_are_sought ? find(module) : NULL;
+    candidate *c = ptac_candidates_are_sought ? find_or_add(module) : NULL;
 
     if (c)
         c->n_calls = IS_REFUSED;
