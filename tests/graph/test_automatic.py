@@ -99,7 +99,7 @@ def test_undone_by_identity() -> None:
         compiled._compiled_call_impl = mine
     assert "_compiled_call_impl" not in vars(net)
     assert compiled._compiled_call_impl is mine
-    assert nn.Module.__call__ is nn.Module._wrapped_call_impl
+    assert vars(nn.Module)["__call__"] is nn.Module._wrapped_call_impl
 
 
 def test_nothing_is_kept_alive() -> None:
@@ -329,3 +329,26 @@ def test_networks_of_torchvision(name: str) -> None:
         ptac.optimize(twin)
         twin(x)
         assert torch.equal(ours, twin(x))
+
+
+def test_calls_come_to_c_as_long_as_a_switch_needs_it() -> None:
+    def is_torchs() -> bool:
+        return vars(nn.Module)["__call__"] is nn.Module._wrapped_call_impl
+
+    assert is_torchs()
+    for first, second in (
+        ("operator_fusion", "graph_optimization"),
+        ("graph_optimization", "operator_fusion"),
+    ):
+        ptac.enable_graph_optimization()
+        ptac.enable_operator_fusion()
+        assert not is_torchs()
+        ptac.disable(first)
+        assert not is_torchs()
+        ptac.disable(second)
+        assert is_torchs()
+    ptac.enable_graph_optimization()
+    net = _net()
+    with torch.no_grad():
+        called(net, X)
+        assert hits(net) == 1

@@ -319,3 +319,26 @@ def test_functions_that_only_compute() -> None:
         open,
     )
     assert not any(map(trusted.may_call, refused))
+
+
+def test_functions_of_the_same_text_have_names_of_their_own() -> None:
+    """Two files with one text: Python says that their functions' codes are equal."""
+    text = "def function(self, x):\n    return x * FACTOR\n"
+    homes: list[dict[str, Any]] = [{"FACTOR": 2.0}, {"FACTOR": 3.0}]
+    for home in homes:
+        exec(compile(text, "same.py", "exec"), home)
+
+    class Both(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = (Layer(home["function"]) for home in homes)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.b(self.a(x))
+
+    both, x = Both().eval(), torch.randn(2, 4)
+    with unedited(), torch.no_grad():
+        called(both, x)
+        before = by_plan(both, lambda: both(x))
+        homes[1]["FACTOR"] = 6.0
+        torch.testing.assert_close(both(x), before * 2)

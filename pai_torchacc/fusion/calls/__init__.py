@@ -54,7 +54,7 @@ def share(c: Any, switch: str) -> None:
         module_call.install(c, _ledger)
     elif switch == _SWITCH and switch not in _ledger.users:
         module_call.learn_leaves(c)
-    _ledger.users[switch] = None
+    _ledger.users[switch] = True
 
 
 def release(switch: str) -> None:

@@ -260,10 +260,10 @@ static planned *planned_of(PyObject *object)
 }
 
 /*
- * planned_make(eager, miss, root) -> a callable: it calls eager while plans stand aside,
- * and miss where none is for the call. root is a module that nobody has asked to plan:
- * eager is called while it is in training, and where a gradient may be asked for; else
- * None.
+ * planned_make(eager, miss, root) -> a callable: it calls eager while plans stand
+ * aside, and miss where none is for the call. root is a module that nobody has asked to
+ * plan, for which eager is called while it is in training, and where a gradient may be
+ * asked for; else None.
  */
 PTAC_ARGS(planned_make, 3)
 {
