@@ -191,6 +191,7 @@ def enable(
             watch=held.watch,
             training=held.training,
             parallelism=held.parallelism,
+            automatic=held.automatic,
         )
         if held.training is not None:
             config = replace(config, numerics="fast")

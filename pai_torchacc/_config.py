@@ -66,6 +66,8 @@ class Config:
     training: str | None = None
     parallelism: str = "auto"
     """The mode of data parallelism."""
+    automatic: bool = False
+    """Plans are also made of what nobody has given to ``optimize()``."""
     lent: tuple[bool, str] | None = None
     """What ``training`` changed: whether fusion was off, and the numerics before."""
 

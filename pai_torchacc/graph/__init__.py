@@ -61,19 +61,33 @@ def install(c: Any, config: Config | None = None) -> str | None:
         modules._global_forward_hooks,
         modules._global_forward_pre_hooks,
     )
-    return None if c.plans_open(hooks) else "this Python lacks what plans are run by"
+    if not c.plans_open(hooks):
+        return "this Python lacks what plans are run by"
+    if config is not None:
+        _seek(c, config.automatic)
+    return None
 
 
 def remove(c: Any) -> None:
     """Have all calls be made eagerly, and free graphs on CUDA devices."""
+    _seek(c, False)
     c.plans_close()
     for one in _alive():
         one.graphs.clear()
 
 
+def _seek(c: Any, is_sought: bool) -> None:
+    """Plan unedited programs, or nothing that was not asked for."""
+    if is_sought or f"{__name__}.unedited.candidates" in sys.modules:
+        from pai_torchacc.graph.unedited import candidates
+
+        (candidates.install if is_sought else candidates.remove)(c)
+
+
 def about(config: Config) -> str:
     """For the log."""
-    return "what optimize() was asked for"
+    asked = "what optimize() was asked for"
+    return f"{asked}, and what is proved plain" if config.automatic else asked
 
 
 @overload
@@ -152,7 +166,7 @@ def optimize(
     if not callable(target) or isinstance(target, type):
         raise TypeError(f"a module or a function is optimized, not {target!r}")
     if not _switch.is_active(NAME):
-        enable_graph_optimization()
+        _switch.enable_one(NAME)
     from torch import nn
 
     if isinstance(target, nn.Module):
@@ -196,7 +210,7 @@ def explain(target: Any, *args: Any, **kwargs: Any) -> Explanation:
     from pai_torchacc.graph.planned import Planned
 
     if not _switch.is_active(NAME):
-        enable_graph_optimization()
+        _switch.enable_one(NAME)
     c = _host.loaded()
     if c is None or not _switch.is_active(NAME):
         raise RuntimeError(f"{NAME} is not active: {_switch.reason(NAME)}")
@@ -244,12 +258,25 @@ def _optimize_function(function: Any, freeze: bool, on_refusal: Any) -> Any:
 
 
 def enable_graph_optimization() -> Handle:
-    """Let what :func:`optimize` was given run by plans.
+    """Run by plans what :func:`optimize` was given, and unedited programs as well.
 
-    By name only; :func:`optimize` does it itself. Programs in which nothing is given to
-    it run as ever. Undone by ``disable("graph_optimization")``.
+    A module in evaluation that is called again and again without gradients is planned
+    without a word of the program's, where two recorded calls prove it plain: all that
+    its functions execute only computes, and all that they can have read is compared at
+    each later call. Of a module that is not, the modules within it are looked at.
+    :func:`pai_torchacc.report` says which are planned, and why others are not, with
+    file and line. A plan stands in the module's ``_compiled_call_impl``, where
+    ``module.compile()`` would put its own: copies and pickles do not have it.
+
+    Plans of unedited programs go away with ``disable("graph_optimization")`` or
+    ``disable()``, and at the end of ``with``; :func:`optimize` alone makes none.
+
+    Returns
+    -------
+    Handle
+        True when active, with ``.reason`` when not.
     """
-    return _switch.enable_one(NAME)
+    return _switch.enable_one(NAME, automatic=True)
 
 
 def _is_optimized(module: Any) -> bool:
@@ -269,7 +296,12 @@ def unoptimize(module: Any) -> None:
     """
     if not _is_optimized(module):
         raise ValueError("this module is not optimized by pai_torchacc")
-    entry, module._compiled_call_impl = module._compiled_call_impl, None
+    entry = module._compiled_call_impl
+    for one in _alive():
+        if not one.is_asked and one.entry is entry:
+            one.give_up("unoptimize() was called")
+            return
+    module._compiled_call_impl = None
     for one in _alive():
         if one.entry is entry:
             one.graphs.clear()
@@ -297,7 +329,15 @@ def unregister_pass(function: Any) -> None:
 
 def document() -> dict[str, Any]:
     """What has been optimized, and how its calls were made."""
-    return {"plans": [{"name": one.name, **one.counts()} for one in _alive()]}
+    plans = [
+        {"name": one.name, "is_asked": one.is_asked, **one.counts()} for one in _alive()
+    ]
+    automatic = sys.modules.get(f"{__name__}.unedited.automatic")
+    refused = automatic.refused if automatic else ()
+    return {
+        "plans": plans,
+        "unplanned": [{"name": name, "reason": why} for name, why in refused],
+    }
 
 
 def reset(c: Any) -> None:
@@ -314,15 +354,20 @@ def _alive() -> list[Any]:
 
 def lines(content: dict[str, Any]) -> list[str]:
     """A line for each module and function."""
-    return [_line(one) for one in content["plans"]]
+    unplanned = content["unplanned"]
+    return [
+        *(_line(one) for one in content["plans"]),
+        *(f"{one['name']} is not planned: {one['reason']}" for one in unplanned),
+    ]
 
 
 def _line(one: dict[str, Any]) -> str:
     by = f"{one['plans']} plans"
     if one["graphs"]:
         by = f"{one['graphs']} CUDA graphs" + (f" and {by}" if one["plans"] else "")
+    unasked = "" if one["is_asked"] else " (unedited)"
     text = (
-        f"{one['name']}: {one['planned_calls']} calls by {by}, "
+        f"{one['name']}{unasked}: {one['planned_calls']} calls by {by}, "
         f"{one['unplanned_calls']} eager"
     )
     reasons = ", ".join(f"{n} {reason}" for reason, n in one["reasons"].items())
@@ -338,4 +383,4 @@ def __getattr__(name: str) -> Any:
     return CannotPlan
 
 
-register(__name__, NAME, rank=8)
+register(__name__, NAME, rank=8, options="automatic")

@@ -29,6 +29,7 @@ from pai_torchacc.graph.signature import (
     results_of,
 )
 from pai_torchacc.graph.state import State
+from pai_torchacc.graph.unedited.observing import Observer
 
 OnRefusal = Literal["warn", "raise", "ignore"]
 
@@ -46,9 +47,6 @@ MOST_RESTED = 256
 
 _MOST_GIVEN = 16
 """Of modules and optimizers among arguments, which are under guard as well."""
-
-_MOST_CHANGES = 8
-"""Of modules and names, call by call, after which it is waited for an end of them."""
 
 GRADIENTS_HOME = "gradients"
 """Behind these: the gradients of the first."""
@@ -73,7 +71,7 @@ class _Recorded:
 
 
 class Planned:
-    """The plans of a module or function.
+    """The plans of a module or function that somebody has asked to plan.
 
     Parameters
     ----------
@@ -95,6 +93,10 @@ class Planned:
         ``eager`` is a graph of operators alone, whose caller knows which results lie in
         its arguments' memory, and of two that overlap neither is written.
     """
+
+    is_asked = True
+    most_changes = 8
+    """Of modules and names, call by call, after which their end is waited for."""
 
     def __init__(
         self,
@@ -128,7 +130,7 @@ class Planned:
         self._latest: CannotPlan | None = None
         """For which calls rest."""
         self._lock = threading.Lock()
-        self.entry = c.planned_make(eager, self._miss)
+        self.entry = c.planned_make(eager, self._miss, None if self.is_asked else root)
         self.graphs = Graphs(
             eager,
             lambda: c.planned_holds(self.entry),
@@ -289,7 +291,13 @@ class Planned:
             return None
         if self._has_other_names():
             return self._prepare(args, kwargs)
-        call = _Call(key, described, tensors, of_modules, learnt, args, kwargs)
+        call = Call(key, described, tensors, of_modules, learnt, args, kwargs)
+        return self._way_of(call, device)
+
+    def _way_of(
+        self, call: Call, device: torch.device | None
+    ) -> Callable[[], Any] | None:
+        """What makes a call that is looked at, on a CUDA device or on the CPU."""
         if device is not None:
             return self.graphs.prepare(call, device)
         return lambda: self._record(call)
@@ -320,9 +328,7 @@ class Planned:
     def _is_renewed(self, args: Any, kwargs: Any) -> bool:
         """Have all be under guard as it is; False where that is in vain."""
         if not self._c.planned_holds(self.entry) or self._take_given(args, kwargs):
-            self._recorded.clear()
-            self.graphs.clear()
-            self._reset()
+            self._begin_anew()
             if not self._c.planned_holds(self.entry):
                 text = "a module has hooks, or a class that changes"
                 self._refuse("hooks", CannotPlan(text))
@@ -334,12 +340,18 @@ class Planned:
             self._reset()
         return True
 
+    def _begin_anew(self) -> None:
+        """Something else is under guard now, or the same has changed."""
+        self._recorded.clear()
+        self.graphs.clear()
+        self._reset()
+
     def _is_restless(self) -> bool:
         """Modules or names change from call to call: no plan was ever used."""
         n_hits = self._c.planned_counts(self.entry)[1] + self.graphs.n_replays
         self._n_changes = self._n_changes + 1 if n_hits == self._n_hits else 0
         self._n_hits = n_hits
-        if self._n_changes < _MOST_CHANGES:
+        if self._n_changes < self.most_changes:
             return False
         text = "modules, or names that it reads, change from call to call"
         self._refuse("changes", CannotPlan(text))
@@ -366,12 +378,13 @@ class Planned:
             for parameter in vars(module)["_parameters"].values()
         )
 
-    def _record(self, call: _Call) -> Any:
+    def _record(self, call: Call) -> Any:
         """Make the call, look at it, and plan its like."""
         key, args, kwargs = call.key, call.args, call.kwargs
         modules = self._modules()
         before = State(modules, is_step=call.learnt is not None)
         learning = _learning(call.learnt)
+        observer = self._observer()
         try:
             recorder = Recorder(
                 call.tensors,
@@ -380,6 +393,7 @@ class Planned:
                 call.learnt,
                 self._objects(args, kwargs),
                 self._is_functional,
+                observer,
             )
         except CannotPlan as refusal:
             self._refuse(key, refusal)
@@ -392,6 +406,8 @@ class Planned:
             self._refuse(key, refusal)
             return self.eager(*args, **kwargs)
         try:
+            if observer is not None:
+                observer.check(modules)
             if recorder.refusal is not None:
                 raise recorder.refusal
             if (changed := before.change()) is not None:
@@ -407,8 +423,11 @@ class Planned:
             graph = recorder.finish(results)
             if not graph.nodes:
                 raise CannotPlan("no operator of torch's was called")
-            if self._is_frozen:
-                self._freeze(graph, call)
+            self._freeze(graph, call)
+            if observer is not None and not self._prove(
+                call, observer, graph, returned
+            ):
+                return returned
         except CannotPlan as refusal:
             self._refuse(key, refusal)
             return returned
@@ -424,14 +443,25 @@ class Planned:
             self._n_refused = 0
         return returned
 
-    def _freeze(self, graph: Graph, call: _Call) -> None:
+    def _freeze(self, graph: Graph, call: Call) -> None:
+        """Read the modules' tensors no more, if that was promised."""
+        if not self._is_frozen:
+            return
         if call.learnt is not None or graph.has_effects():
             raise CannotPlan("what trains cannot be frozen")
         graph.freeze(call.of_modules)
 
+    def _observer(self) -> Observer | None:
+        """What is told of all that a recorded call executes, if anything is."""
+        return None
+
+    def _prove(self, call: Call, observer: Observer, graph: Graph, result: Any) -> bool:
+        """The call may be planned; False: a later one may."""
+        return True
+
     def _objects(self, args: Any, kwargs: Any) -> list[Any]:
         """What the call reaches by name and by argument."""
-        named = [object for _, _, object in self._names.bindings]
+        named = [object for _, _, *found in self._names.bindings for object in found]
         return [*named, *objects_in((args, kwargs))]
 
     def _plan(
@@ -497,7 +527,7 @@ class Planned:
 
 
 @dataclass
-class _Call:
+class Call:
     """A call that is to be recorded."""
 
     key: Any

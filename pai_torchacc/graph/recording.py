@@ -131,6 +131,9 @@ class Recorder(TorchDispatchMode):
     is_functional : bool
         A graph of operators is called: arguments may overlap, and be written, and views
         of them be returned.
+    observe : callable, optional
+        Is told, as a profile function is, of all that the call executes, which is then
+        never made a second time.
     """
 
     def __init__(
@@ -141,9 +144,11 @@ class Recorder(TorchDispatchMode):
         learnt: dict[Place, Tensor] | None = None,
         objects: list[Any] | None = None,
         is_functional: bool = False,
+        observe: Callable[[FrameType, str, Any], None] | None = None,
     ):
         super().__init__()
         self.refusal: CannotPlan | None = None
+        self._observe = observe
         self.memories = Memories(arguments, of_modules, is_functional)
         self._is_functional = is_functional
         self.graph = Graph(self.memories.inputs, {}, [], [], [])
@@ -212,7 +217,7 @@ class Recorder(TorchDispatchMode):
             self.training.__exit__(*error)
 
     def _go(self, *error: Any) -> None:
-        """Look no more; a step is not left, since it would be made twice."""
+        """Look no more; what must not be made twice is not left."""
         self._is_gone = True
         error = error or (None, None, None)
         super().__exit__(*error)
@@ -222,7 +227,7 @@ class Recorder(TorchDispatchMode):
 
     def forget(self) -> None:
         """Let go of what belongs to the call."""
-        self.training = self._functions = None
+        self.training = self._functions = self._observe = None
         del self.memories, self._look
 
     def _look_at_call(self, frame: FrameType, event: str, called: Any) -> None:
@@ -231,6 +236,8 @@ class Recorder(TorchDispatchMode):
         Operators that take functions are compiled, and would stay so for this mode.
         Called for all that Python calls, so names come first.
         """
+        if self._observe is not None:
+            self._observe(frame, event, called)
         if event == "c_call":
             if called.__name__ in _TOLD and not self.is_paused():
                 self._look_at_method(frame, called)
@@ -244,7 +251,7 @@ class Recorder(TorchDispatchMode):
             and frame.f_code.co_filename.startswith(_HIGHER_ORDER)
             and not self.is_paused()
         ):
-            if self.training is None:
+            if self.training is None and self._observe is None:
                 raise Leave("an operator takes functions", where(frame))
             self.refuse("an operator takes functions", frame)
             self._go()

@@ -5,9 +5,12 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from pai_torchacc.fusion.foreign import Yielding
+from pai_torchacc.fusion.foreign import Shared
 
-_ledger = Yielding()
+_SWITCH = "operator_fusion"
+
+_ledger = Shared()
+"""Calls of modules: of this switch, and of plans for unedited programs."""
 
 
 def install(c: Any) -> None:
@@ -22,8 +25,7 @@ def install(c: Any) -> None:
     is_quiet = c.windows_are_quiet()
     if not leaving.stay(c, functools.partial(install, c)):
         return
-    if not len(_ledger):
-        module_call.install(c, _ledger)
+    share(c, _SWITCH)
     module_call.open(c)
     if is_quiet:
         entries.install(c)
@@ -37,11 +39,27 @@ def remove(c: Any) -> None:
 
     def leave() -> None:
         entries.remove(c)
-        _ledger.undo()
+        _ledger.release(_SWITCH)
 
     sites.close(c)
     module_call.close(c)
     leaving.when_quiet(c, leave)
+
+
+def share(c: Any, switch: str) -> None:
+    """Have calls of modules come to C for a switch, until :func:`release`."""
+    from pai_torchacc.fusion.calls import module_call
+
+    if not _ledger.users:
+        module_call.install(c, _ledger)
+    elif switch == _SWITCH and switch not in _ledger.users:
+        module_call.learn_leaves(c)
+    _ledger.users[switch] = True
+
+
+def release(switch: str) -> None:
+    """Have them come no more, but for others' sake."""
+    _ledger.release(switch)
 
 
 def remarks() -> list[str]:

@@ -152,10 +152,7 @@ def attributes() -> dict[type, list[str]]:
 
 
 def install(c: Any, ledger: Ledger) -> None:
-    """Put our object into ``nn.Module``; :mod:`.sequential` comes first.
-
-    The ledger takes it away. Leaves stay known: nobody asks for them without it.
-    """
+    """Put our object into ``nn.Module``; the ledger takes it away."""
     _host.learns_type_versions(c)
     _learn_tracing(c)
     c.lend(
@@ -163,8 +160,16 @@ def install(c: Any, ledger: Ledger) -> None:
         stock_compiled_impl=nn.Module._compiled_call_impl,
         stock_getattribute=object.__getattribute__,
     )
-    c.leaves_install([leaf.entry() for leaf in _leaves()])
+    learn_leaves(c)
     _install_call(c, ledger)
+
+
+def learn_leaves(c: Any) -> None:
+    """Show the extension what leaves call; :mod:`.sequential` comes first.
+
+    They stay known: nobody asks for them without our object.
+    """
+    c.leaves_install([leaf.entry() for leaf in _leaves()])
 
 
 def _install_call(c: Any, ledger: Ledger) -> None:

@@ -42,13 +42,8 @@ void ptac_guards_clear(ptac_guards *guards)
 {
     for (int i = 0; i < guards->n_modules; i++)
         clear_module(&guards->modules[i]);
-    for (int i = 0; i < guards->n_bindings; i++) {
-        Py_CLEAR(guards->bindings[i].home);
-        Py_CLEAR(guards->bindings[i].name);
-        Py_CLEAR(guards->bindings[i].object);
-    }
+    ptac_bindings_clear(&guards->bindings);
     PyMem_Free(guards->modules);
-    PyMem_Free(guards->bindings);
     *guards = (ptac_guards){0};
 }
 
@@ -63,11 +58,22 @@ int ptac_guards_traverse(const ptac_guards *guards, visitproc visit, void *arg)
         for (int k = 0; k < guard->n_children; k++)
             Py_VISIT(guard->children[k]);
     }
-    for (int i = 0; i < guards->n_bindings; i++) {
-        Py_VISIT(guards->bindings[i].home);
-        Py_VISIT(guards->bindings[i].object);
-    }
-    return 0;
+    return ptac_bindings_traverse(&guards->bindings, visit, arg);
+}
+
+/*
+ * Whether a dictionary is in the version in which it was last found as it should be; 0
+ * is no version. What has been found so now is remembered by settle().
+ */
+static bool is_settled(PyObject *dict, uint64_t version)
+{
+    return version != 0 && ptac_dict_version(dict) == version;
+}
+
+static bool settle(PyObject *dict, uint64_t *version, bool is_so)
+{
+    *version = is_so ? ptac_dict_version(dict) : 0;
+    return is_so;
 }
 
 /* The dictionary of submodules; NULL where it is none. */
@@ -137,59 +143,6 @@ static bool read_module(ptac_module_guard *guard, PyObject *module)
     return true;
 }
 
-/* What stands there now, borrowed; NULL where nothing does. */
-static PyObject *bound(const ptac_binding *b)
-{
-    PyObject *object;
-
-    if (PyList_Check(b->home))
-        return b->at < PyList_Size(b->home) ? PyList_GetItem(b->home, b->at) : NULL;
-    if (b->name)
-        return PyDict_GetItemWithError(b->home, b->name);
-    object = PyObject_GetAttr(b->home, ptac_names.cell_contents);
-    Py_XDECREF(object); /* the cell has it */
-    return object;
-}
-
-static Py_ssize_t length_of(PyObject *home)
-{
-    return PyList_Check(home) ? PyList_Size(home) : PyDict_Size(home);
-}
-
-static bool is_bound(const ptac_binding *b)
-{
-    return b->object ? bound(b) == b->object : length_of(b->home) == b->length;
-}
-
-static bool read_bindings(ptac_guards *guards, PyObject *bindings)
-{
-    const Py_ssize_t n = PyList_Size(bindings);
-
-    guards->bindings = PyMem_Calloc((size_t)n + 1, sizeof *guards->bindings);
-    if (!guards->bindings)
-        return PyErr_NoMemory();
-    for (; guards->n_bindings < n; guards->n_bindings++) {
-        ptac_binding *b = &guards->bindings[guards->n_bindings];
-        PyObject *home, *name, *object;
-
-        if (!PyArg_ParseTuple(PyList_GetItem(bindings, guards->n_bindings), "OOO",
-                              &home, &name, &object))
-            return false;
-        if (name != Py_None && !PyDict_Check(home) &&
-            !(PyList_Check(home) && PyLong_Check(name)))
-            return PyErr_Format(PyExc_TypeError, "a name in a dictionary is expected");
-        b->home = Py_NewRef(home);
-        if (name == Py_None && (PyList_Check(home) || PyDict_Check(home))) {
-            b->length = length_of(home);
-            continue;
-        }
-        b->name = name == Py_None ? NULL : Py_NewRef(name);
-        b->object = Py_NewRef(object);
-        b->at = PyList_Check(home) ? PyLong_AsSsize_t(name) : 0;
-    }
-    return true;
-}
-
 static bool read_modules(ptac_guards *guards, PyObject *modules)
 {
     const Py_ssize_t n = PyList_Size(modules);
@@ -210,22 +163,8 @@ static bool read_modules(ptac_guards *guards, PyObject *modules)
 
 bool ptac_guards_read(ptac_guards *guards, PyObject *modules, PyObject *bindings)
 {
-    return read_modules(guards, modules) && read_bindings(guards, bindings);
-}
-
-/*
- * Whether a dictionary is in the version in which it was last found as it should be; 0
- * is no version. What has been found so now is remembered by settle().
- */
-static bool is_settled(PyObject *dict, uint64_t version)
-{
-    return version != 0 && ptac_dict_version(dict) == version;
-}
-
-static bool settle(PyObject *dict, uint64_t *version, bool is_so)
-{
-    *version = is_so ? ptac_dict_version(dict) : 0;
-    return is_so;
+    return read_modules(guards, modules) &&
+           ptac_bindings_read(&guards->bindings, bindings);
 }
 
 static bool children_are(ptac_module_guard *guard, PyObject *attributes)
@@ -326,8 +265,7 @@ bool ptac_guards_hold(ptac_guards *guards)
 
     for (int i = 0; hold && i < guards->n_modules; i++)
         hold = module_is(&guards->modules[i]);
-    for (int i = 0; hold && i < guards->n_bindings; i++)
-        hold = is_bound(&guards->bindings[i]);
+    hold = hold && ptac_bindings_hold(&guards->bindings);
     PyErr_Clear();
     return hold;
 }

@@ -4,7 +4,7 @@
 #ifndef PTAC_BIND_PYTHON_GRAPH_GUARDS_H
 #define PTAC_BIND_PYTHON_GRAPH_GUARDS_H
 
-#include "bind/python/module/pybind.h"
+#include "bind/python/graph/bindings.h"
 
 /* Where a module has tensors. */
 enum {
@@ -28,27 +28,18 @@ typedef struct ptac_module_guard {
     PyObject *homes[PTAC_N_HOMES]; /* borrowed, since the module was last found so */
 } ptac_module_guard;
 
-/* What stands by a name in a dictionary, by index in a list, or (no name) in a cell. */
-typedef struct ptac_binding {
-    PyObject *home, *name, *object;
-    Py_ssize_t at;     /* in a list; */
-    Py_ssize_t length; /* or of a list or dictionary, where object is None */
-} ptac_binding;
-
 typedef struct ptac_guards {
     ptac_module_guard *modules;
     int n_modules;
-    ptac_binding *bindings;
-    int n_bindings;
+    ptac_bindings bindings;
 } ptac_guards;
 
 /* What stands in the _compiled_call_impl of optimized modules: see planned.c. */
 bool ptac_is_planned(PyObject *object);
 
 /*
- * Remember a list of modules, and one of (dictionary, name, object), (list, index,
- * object), (cell, None, object), or (list or dictionary, None, None), which stays as
- * long as it is, as they are now. False: an exception is set.
+ * Remember a list of modules, and one of names (bindings.h), as they are now. False: an
+ * exception is set.
  */
 bool ptac_guards_read(ptac_guards *guards, PyObject *modules, PyObject *bindings);
 void ptac_guards_clear(ptac_guards *guards);

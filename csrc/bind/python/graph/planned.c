@@ -5,6 +5,7 @@
 #include "bind/python/graph/graph.h"
 #include "bind/python/graph/entry.h"
 #include "bind/python/interpreter/vectorcall.h"
+#include "bind/python/module/names.h"
 
 #include <string.h>
 
@@ -20,10 +21,12 @@ typedef ptac_entry entry;
 
 typedef struct planned {
     PyObject_HEAD PyObject *eager, *miss;
+    PyObject *root; /* a module that nobody has asked to plan, or NULL */
     ptac_guards guards;
     entry *entries;
     int n_entries;
     long long n_hits, n_misses, n_gave_back, n_given_up, n_busy;
+    long long n_alone;             /* calls in training, or with a gradient to come */
     long long n_resting, n_rested; /* calls to come, and made, that nobody looks at */
     long long n_aside[PTAC_N_REASONS];
 } planned;
@@ -131,6 +134,22 @@ static ptac_reason why_aside(void)
     return are_heard() ? PTAC_HOOKS : ptac_why_not_lean();
 }
 
+/*
+ * A module that is planned unasked is so in evaluation without gradients; what was
+ * proved of it stays so while it is trained.
+ */
+static bool is_left_alone(const planned *s)
+{
+    PTAC_OWNED PyObject *attributes =
+        s->root ? PyObject_GenericGetDict(s->root, NULL) : NULL;
+
+    if (!s->root)
+        return false;
+    if (T.aoti_torch_grad_mode_is_enabled() || !attributes)
+        return true;
+    return PyDict_GetItemWithError(attributes, ptac_names.training) != Py_False;
+}
+
 static PyObject *planned_call(PyObject *self, PyObject *args, PyObject *kwargs)
 {
     planned *s = (planned *)self;
@@ -144,6 +163,10 @@ static PyObject *planned_call(PyObject *self, PyObject *args, PyObject *kwargs)
         return PyErr_Format(PyExc_RuntimeError, "a planned callable that is gone");
     if (why) {
         s->n_aside[why]++;
+        return PyObject_Call(s->eager, args, kwargs);
+    }
+    if (is_left_alone(s)) {
+        s->n_alone++;
         return PyObject_Call(s->eager, args, kwargs);
     }
     e = find(s, args, kwargs);
@@ -174,6 +197,7 @@ static int planned_traverse(PyObject *self, visitproc visit, void *arg)
     Py_VISIT(Py_TYPE(self));
     Py_VISIT(s->eager);
     Py_VISIT(s->miss);
+    Py_VISIT(s->root);
     for (int i = 0; i < s->n_entries; i++) {
         const int found = ptac_entry_traverse(&s->entries[i], visit, arg);
 
@@ -191,6 +215,7 @@ static int planned_clear(PyObject *self)
     ptac_guards_clear(&s->guards);
     Py_CLEAR(s->eager);
     Py_CLEAR(s->miss);
+    Py_CLEAR(s->root);
     return 0;
 }
 
@@ -235,10 +260,12 @@ static planned *planned_of(PyObject *object)
 }
 
 /*
- * planned_make(eager, miss) -> a callable: it calls eager while plans stand aside, and
- * miss where none is for the call.
+ * planned_make(eager, miss, root) -> a callable: it calls eager while plans stand
+ * aside, and miss where none is for the call. root is a module that nobody has asked to
+ * plan, for which eager is called while it is in training, and where a gradient may be
+ * asked for; else None.
  */
-PTAC_ARGS(planned_make, 2)
+PTAC_ARGS(planned_make, 3)
 {
     planned *s;
 
@@ -249,6 +276,7 @@ PTAC_ARGS(planned_make, 2)
         return NULL;
     s->eager = Py_NewRef(args[0]);
     s->miss = Py_NewRef(args[1]);
+    s->root = args[2] == Py_None ? NULL : Py_NewRef(args[2]);
     return (PyObject *)s;
 }
 
@@ -343,6 +371,9 @@ PTAC_O(planned_counts, object)
         if (s->n_aside[i])
             ptac_put(&aside, i == PTAC_OFF ? "switched off" : ptac_reason_text(i),
                      PyLong_FromLongLong(s->n_aside[i]));
+    if (aside && s->n_alone)
+        ptac_put(&aside, "in training, or a gradient may be asked for",
+                 PyLong_FromLongLong(s->n_alone));
     if (aside && s->n_given_up)
         ptac_put(&aside, "its plan was given back by a kernel",
                  PyLong_FromLongLong(s->n_given_up));
@@ -359,7 +390,7 @@ PTAC_O(planned_count_anew, object)
     if (!s)
         return NULL;
     s->n_hits = s->n_misses = s->n_gave_back = s->n_given_up = s->n_busy = 0;
-    s->n_rested = 0;
+    s->n_rested = s->n_alone = 0;
     memset(s->n_aside, 0, sizeof s->n_aside);
     Py_RETURN_NONE;
 }

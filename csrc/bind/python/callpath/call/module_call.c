@@ -10,6 +10,7 @@
  * nn.Module.__call__ or module.__call__ is given torch's own by __get__, so that those
  * who compare, patch, trace and inspect it meet what they know.
  */
+#include "bind/python/callpath/call/candidates.h"
 #include "bind/python/callpath/call/leaf.h"
 
 #include "bind/python/callpath/site/window.h"
@@ -120,22 +121,12 @@ static PyObject *try_both(PyObject *module, PyObject *x)
     return try_leaf(module, x);
 }
 
-static PyObject *enter(PyObject *self, PyObject *const *args, size_t n_args,
-                       PyObject *keywords)
+static PyObject *call(PyObject *stock, PyObject *const *args, size_t n_args,
+                      PyObject *keywords)
 {
-    PyObject *stock = ((module_call *)self)->stock;
     const bool is_of_one = ptac_vectorcall_count(n_args) == 2 && !keywords;
     PyObject *attributes, *result;
 
-    /* Before anything else is asked: x may be what this call is to make of it. */
-    if (ptac_n_windows > 0 && is_of_one) {
-        result = ptac_window_take(args[1]);
-        if (result || PyErr_Occurred())
-            return result;
-    }
-    /* We may have to leave; who was asked before had to let another thread go first. */
-    if (ptac_windows_awaited && !ptac_windows_look())
-        return NULL;
     if (ptac_vectorcall_count(n_args) < 1 || !is_left_to_itself(args[0]))
         return ptac_vectorcall(stock, args, n_args, keywords);
     if (is_of_one) {
@@ -152,6 +143,44 @@ static PyObject *enter(PyObject *self, PyObject *const *args, size_t n_args,
         return ptac_vectorcall(stock, args, n_args, keywords);
     Py_DECREF(attributes);
     return ptac_vectorcall_method(ptac_names.forward, args, n_args, keywords);
+}
+
+/* Likewise, while modules are looked for that may be planned. */
+static PyObject *call_candidate(PyObject *stock, PyObject *const *args, size_t n_args,
+                                PyObject *keywords)
+{
+    ptac_candidacy candidacy = PTAC_CANDIDACY_NONE;
+    PyObject *result;
+
+    if (ptac_vectorcall_count(n_args) >= 1 && !ptac_is_tracing() &&
+        !ptac_thread_is_traced() && calls_as_module(Py_TYPE(args[0])))
+        candidacy = ptac_candidate_enter(args[0]);
+    if (candidacy == PTAC_CANDIDACY_ERROR)
+        return NULL;
+    result = call(stock, args, n_args, keywords);
+    if (candidacy == PTAC_CANDIDACY_ITS)
+        ptac_candidate_leave();
+    return result;
+}
+
+static PyObject *enter(PyObject *self, PyObject *const *args, size_t n_args,
+                       PyObject *keywords)
+{
+    PyObject *stock = ((module_call *)self)->stock;
+    PyObject *result;
+
+    /* Before anything else is asked: x may be what this call is to make of it. */
+    if (ptac_n_windows > 0 && ptac_vectorcall_count(n_args) == 2 && !keywords) {
+        result = ptac_window_take(args[1]);
+        if (result || PyErr_Occurred())
+            return result;
+    }
+    /* We may have to leave; who was asked before had to let another thread go first. */
+    if (ptac_windows_awaited && !ptac_windows_look())
+        return NULL;
+    if (ptac_candidates_are_sought)
+        return call_candidate(stock, args, n_args, keywords);
+    return call(stock, args, n_args, keywords);
 }
 
 bool ptac_module_is_alone(PyObject *module)

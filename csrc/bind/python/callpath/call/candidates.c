@@ -1,0 +1,184 @@
+/*
+ * candidates.c - a table of modules by address, with how often they were called.
+ *
+ * Nothing in it keeps a module alive: a weak reference says whether an address is still
+ * the one that was meant. Under the interpreter's lock.
+ */
+#include "bind/python/callpath/call/candidates.h"
+
+#include "bind/python/module/names.h"
+
+enum {
+    PLACES = 4096, /* of the table: a power of two */
+    MOST = PLACES / 2,
+    CALLS_BEFORE = 2, /* eager ones, in which a program fills its caches */
+};
+
+typedef struct candidate {
+    PyObject *module; /* borrowed, and alive while the reference says so */
+    PyObject *reference;
+    int n_calls; /* or one of these: */
+} candidate;
+
+enum {
+    IS_REFUSED = -1,
+    IS_SHOWN = -2,
+};
+
+bool ptac_candidates_are_sought;
+
+static candidate *table;
+static int n_used;
+static PyObject *show; /* the package's function */
+static __thread int depth;
+
+static unsigned place_of(PyObject *module)
+{
+    const uint64_t golden = 0x9E3779B97F4A7C15u;
+
+    return (unsigned)((uint64_t)(uintptr_t)module * golden >> 52) % PLACES;
+}
+
+static bool is_alive(const candidate *c)
+{
+    return PyWeakref_GetObject(c->reference) == c->module;
+}
+
+/* Where the module is, or would be. */
+static candidate *place_for(PyObject *module)
+{
+    unsigned at = place_of(module);
+
+    while (table[at].module && table[at].module != module)
+        at = (at + 1) % PLACES;
+    return &table[at];
+}
+
+static void clear_table(void)
+{
+    candidate *const old = table;
+
+    table = NULL;
+    n_used = 0;
+    for (int i = 0; old && i < PLACES; i++)
+        Py_CLEAR(old[i].reference);
+    PyMem_Free(old);
+}
+
+/* Keep those that are alive. False: too many are, or there is no memory. */
+static bool make_room(void)
+{
+    candidate *const old = table;
+
+    table = PyMem_Calloc(PLACES, sizeof *table);
+    if (!table) {
+        table = old;
+        return false;
+    }
+    n_used = 0;
+    for (int i = 0; old && i < PLACES; i++) {
+        if (old[i].module && is_alive(&old[i])) {
+            *place_for(old[i].module) = old[i];
+            n_used++;
+        } else {
+            Py_CLEAR(old[i].reference); /* which has no callback */
+        }
+    }
+    PyMem_Free(old);
+    return n_used < MOST;
+}
+
+/* The module's place, or NULL. */
+static candidate *find(PyObject *module)
+{
+    candidate *found = table ? place_for(module) : NULL;
+
+    return found && found->module && is_alive(found) ? found : NULL;
+}
+
+/* Likewise, and it has one from now on; NULL, without an exception: it cannot. */
+static candidate *find_or_add(PyObject *module)
+{
+    candidate *found = find(module);
+    PyObject *reference;
+
+    if (found)
+        return found;
+    reference = PyWeakref_NewRef(module, NULL); /* which may run the program */
+    if (!reference || ((!table || n_used >= MOST) && !make_room())) {
+        Py_XDECREF(reference);
+        PyErr_Clear();
+        return NULL;
+    }
+    found = place_for(module);
+    if (found->module) /* another one lay at this address, or it came here meanwhile */
+        Py_CLEAR(found->reference);
+    else
+        n_used++;
+    *found = (candidate){module, reference, 0};
+    return found;
+}
+
+static bool is_in_training(PyObject *module)
+{
+    PTAC_OWNED PyObject *attributes = PyObject_GenericGetDict(module, NULL);
+    PyObject *training =
+        attributes ? PyDict_GetItemWithError(attributes, ptac_names.training) : NULL;
+
+    PyErr_Clear();
+    return training != Py_False;
+}
+
+ptac_candidacy ptac_candidate_enter(PyObject *module)
+{
+    candidate *c;
+    PyObject *answer;
+
+    if (depth > 0 || T.aoti_torch_grad_mode_is_enabled())
+        return PTAC_CANDIDACY_NONE;
+    c = find(module);
+    if ((c && c->n_calls == IS_REFUSED) || is_in_training(module))
+        return PTAC_CANDIDACY_NONE;
+    c = find_or_add(module); /* the table may have become another one */
+    if (!c)
+        return PTAC_CANDIDACY_NONE;
+    depth++;
+    if (c->n_calls == IS_SHOWN || c->n_calls++ < CALLS_BEFORE)
+        return PTAC_CANDIDACY_ITS;
+    c->n_calls = IS_SHOWN;
+    answer = PyObject_CallFunctionObjArgs(show, module, NULL);
+    Py_XDECREF(answer);
+    if (answer)
+        return PTAC_CANDIDACY_ITS;
+    depth--;
+    return PTAC_CANDIDACY_ERROR;
+}
+
+void ptac_candidate_leave(void)
+{
+    depth--;
+}
+
+/*
+ * candidates_seek(show): from now on show(module) is called before the third call of a
+ * module without gradients; None: no more, and all are forgotten.
+ */
+PTAC_O(candidates_seek, function)
+{
+    ptac_candidates_are_sought = false;
+    if (function == Py_None)
+        clear_table();
+    ptac_keep(&show, function);
+    ptac_candidates_are_sought = function != Py_None;
+    Py_RETURN_NONE;
+}
+
+/* candidates_refuse(module): look at it no more, but at those within it. */
+PTAC_O(candidates_refuse, module)
+{
+    candidate *c = ptac_candidates_are_sought ? find_or_add(module) : NULL;
+
+    if (c)
+        c->n_calls = IS_REFUSED;
+    Py_RETURN_NONE;
+}
