@@ -106,8 +106,8 @@ static const ptac_kernel *choose(ptac_plan *plan, linear_step *s, ptac_reason *w
 }
 
 /*
- * plan_linear(plan, (x, w, bias or None), activation, output, ends, is_frozen): a row of
- * linear_act. Where is_frozen, w stays as it is. None, or why there is none.
+ * plan_linear(plan, (x, w, bias or None), activation, output, ends, is_frozen): a row
+ * of linear_act. Where is_frozen, w stays as it is. None, or why there is none.
  */
 PTAC_ARGS(plan_linear, 6)
 {

@@ -341,8 +341,8 @@ static ptac_reason halve(ptac_outputs *outputs)
 }
 
 /*
- * plan_conv(plan, arguments, norm, activation, with_pool, output, ends, are_frozen): the
- * same of aten's convolution, behind which come a norm by running statistics, (weight,
+ * plan_conv(plan, arguments, norm, activation, with_pool, output, ends, are_frozen): a
+ * row of aten's convolution, behind which come a norm by running statistics, (weight,
  * bias, mean, variance, eps) or None, an activation, and max pooling of 2x2. Where
  * are_frozen, its weights and the norm's tensors stay as they are.
  */
