@@ -1,8 +1,8 @@
 """Unedited programs by plans, beside what ``optimize()`` makes of the same models.
 
-``python -m benchmarks.unedited [--threads N] [--csv FILE] [--all] [--peers] [NAME ...]``
+``python -m benchmarks.unedited [--threads N] [--csv FILE] [--all] [--peers] [NAME]``
 prints the times of the least blocks, in turn in one process. Names are groups or parts
-of models' names; with ``--peers`` they are those that ``bench peers`` has, with batch 1.
+of models' names; ``--peers`` has those of ``bench peers``, with batch 1.
 """
 
 from __future__ import annotations

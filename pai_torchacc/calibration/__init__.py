@@ -354,5 +354,6 @@ def points(
         if not rows or rows[0][1] < least:
             rows.insert(0, (None, 1.0))
         (row, ratio), (nearest, next_ratio) = [*rows, (None, 1.0)][:2]
+        next_ratio *= FASTER / least  # so that doubts weigh there as well
         points.append((*place, row, stock_at[place], ratio, nearest, next_ratio))
     return points, barred
