@@ -188,8 +188,12 @@ const ptac_point *ptac_calibration_find(const ptac_calibration *table, ptac_op o
                                         int n_threads, const ptac_kernel **row)
 {
     int n;
-    const ptac_point *points =
-        points_of_threads(&table->curves[op][shape->kind][dtype], n_threads, &n);
+    const ptac_curve *curve = &table->curves[op][shape->kind][dtype];
+    const ptac_point *points;
+
+    if (curve->n_points == 0 && shape->else_kind)
+        curve = &table->curves[op][shape->else_kind][dtype];
+    points = points_of_threads(curve, n_threads, &n);
 
     if (n)
         n = n_up_to(points, n, points->n_threads, shape->work);

@@ -152,7 +152,8 @@ static const ptac_kernel *look_up(const ptac_call *call, const ptac_shape *shape
 
     if (point)
         ptac_point_estimate(point, shape);
-    if (point && (shape->spared_ns > 0 || shape->kept_ns > 0))
+    /* Neighbours of a product that disagree have no row, whatever the point has. */
+    if (point && own == point->row && (shape->spared_ns > 0 || shape->kept_ns > 0))
         own = with_spared(point, own, shape, call->n_threads);
     if (own && pays(own, call, shape->uses))
         return own;

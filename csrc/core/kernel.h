@@ -16,10 +16,13 @@ enum {
     PTAC_MAX_INPUTS = 10,
     PTAC_MAX_OUTPUTS = 7,
     PTAC_MAX_ROWS = 24,   /* rows an operator may have */
-    PTAC_MAX_KINDS = 144, /* shape kinds an operator may distinguish */
+    PTAC_MAX_KINDS = 152, /* shape kinds an operator may distinguish */
 };
 
-/* What a row makes of weights, kept between calls whose weights are the same. */
+/*
+ * What a row makes of weights, kept between calls whose weights are the same, of which
+ * no two run at once.
+ */
 typedef struct ptac_kept {
     void *data;        /* as many bytes as the row asks for, at a cache line */
     const void *maker; /* who has filled it; NULL: nobody has */
@@ -79,6 +82,8 @@ typedef struct ptac_kernel {
 typedef struct ptac_shape {
     int kind;     /* index into ptac_op_shapes.kinds */
     int64_t work; /* elements, multiply-adds or what else tells its size in the kind */
+    /* Whose lines speak where a table has none of this kind; 0: no other kind's do. */
+    int else_kind;
     /* Another place, where at the first one no row pays; kind 0: there is none. */
     int or_kind;
     int64_t or_work;

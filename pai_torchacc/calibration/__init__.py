@@ -297,6 +297,9 @@ def _said_here(
 Point = tuple[str, str, str, int, Work, str | None, float, float, str | None, float]
 
 
+_NO_ROW = (1.0, None, 0.0)
+
+
 def points(
     table: Table, operators: Iterable[Any], numerics: str, *, has_amx: bool = False
 ) -> tuple[list[Point], set[str]]:
@@ -331,29 +334,29 @@ def points(
             name for name, level, can_run, _ in rows
             if can_run and (op in BY_NAME or LEVELS.index(level) <= highest)
         }  # fmt: skip
-    rows_at: dict[tuple[str, str, str, int, Work], list[tuple[float, str]]] = {}
-    stock_at: dict[tuple[str, str, str, int, Work], float] = {}
+    rows_at: dict[
+        tuple[str, str, str, int, Work], list[tuple[float, str | None, float]]
+    ] = {}
     said = list(_said_here(table.measurements, has_amx, allowed))
     for m in _in_todays_kinds(said, allowed):
         if m.kind not in kinds.get(m.op, ()):
             continue  # measured by another version of this package
-        place = (m.op, m.kind, m.dtype, m.threads, m.work)
-        found = rows_at.setdefault(place, [])
-        stock_at.setdefault(place, m.stock_us)
+        least = table.least_of.get(m.op, table.least_ratio)
+        found = rows_at.setdefault(
+            (m.op, m.kind, m.dtype, m.threads, m.work), [(least, None, m.stock_us)]
+        )
         if m.row in allowed[m.op]:
-            found.append((m.ratio, m.row))
-            stock_at[place] = (
-                m.stock_us if m.ratio >= max(found)[0] else stock_at[place]
-            )
+            found.append((m.ratio, m.row, m.stock_us))
     barred = {op for op in runnable if runnable[op] and not allowed[op]}
     points = []
     for place, found in rows_at.items():
-        found.sort(key=lambda one: -one[0])
+        # A row that is as fast as it has to be goes before stock.
+        found.sort(key=lambda one: (-one[0], one[1] is None))
+        ratio, row, stock_us = found[0]
+        others = [one for one in found[1:] if one[1] is not None]
+        next_ratio, nearest, _ = [*others, _NO_ROW][0]
         least = table.least_of.get(place[0], table.least_ratio)
-        rows: list[tuple[str | None, float]] = [(row, ratio) for ratio, row in found]
-        if not rows or rows[0][1] < least:
-            rows.insert(0, (None, 1.0))
-        (row, ratio), (nearest, next_ratio) = [*rows, (None, 1.0)][:2]
         next_ratio *= FASTER / least  # so that doubts weigh there as well
-        points.append((*place, row, stock_at[place], ratio, nearest, next_ratio))
+        ratio = 1.0 if row is None else ratio
+        points.append((*place, row, stock_us, ratio, nearest, next_ratio))
     return points, barred

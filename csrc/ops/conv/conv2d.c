@@ -145,24 +145,29 @@ static bool is_small(const ptac_conv2d *p)
     return (int64_t)p->out_h * p->out_w < MOST;
 }
 
-/* Likewise, where there are several, whose rows go together. */
-static bool is_of_small(const ptac_conv2d *p)
-{
-    enum { MOST = 256 };
-
-    return p->n > 1 && p->result == PTAC_CONV_FORWARD &&
-           (int64_t)p->out_h * p->out_w <= MOST;
-}
-
 static int kind_of_1x1(const ptac_conv2d *p, int fewer)
 {
     enum { POINT = 4 };
 
     if ((int64_t)p->out_h * p->out_w <= POINT)
         return PTAC_CONV_1X1_POINT;
-    return is_small(p) || is_of_small(p)
-               ? BEYOND(PTAC_CONV_1X1_SMALL, fewer, 64, 256)
-               : BEYOND(PTAC_CONV_1X1_FEW, fewer, 16, 32, 64, 128, 256);
+    return is_small(p) ? BEYOND(PTAC_CONV_1X1_SMALL, fewer, 64, 256)
+                       : BEYOND(PTAC_CONV_1X1_FEW, fewer, 16, 32, 64, 128, 256);
+}
+
+/* Forward, of several images that are not large, which go together. */
+static void divide_1x1(const ptac_conv2d *p, ptac_shape *shape)
+{
+    enum { MOST = 256 };
+    const int kind = shape->kind,
+              fewer = (int)ptac_least(p->in_channels, p->out_channels);
+
+    if (p->n < 2 || p->result != PTAC_CONV_FORWARD || kind < PTAC_CONV_1X1_FEW ||
+        kind > PTAC_CONV_1X1_SMALL_256 || kind == PTAC_CONV_1X1_POINT ||
+        (int64_t)p->out_h * p->out_w > MOST)
+        return;
+    shape->kind = BEYOND(PTAC_CONV_1X1_BATCH, fewer, 64, 256);
+    shape->else_kind = kind;
 }
 
 static int kind_of_others(const ptac_call *call)
@@ -233,6 +238,7 @@ static ptac_reason classify(const ptac_call *call, ptac_shape *shape)
     if (p->n == 0 || p->in_channels == 0 || p->out_channels == 0)
         return PTAC_EMPTY;
     shape->kind = is_ours ? kind_of(call) : kind_of_others(call);
+    divide_1x1(p, shape);
     shape->work = is_ours ? ptac_conv2d_pixels(p) : ptac_conv2d_work(p);
     shape->uses = uses_of(p);
     shape->spared_ns = ptac_conv2d_spared_ns(call);
@@ -257,7 +263,8 @@ static ptac_reason classify(const ptac_call *call, ptac_shape *shape)
         "nhwc_5x5_16" after, "nhwc_5x5_64" after, "1x1_few" after, "1x1_16" after,     \
         "1x1_32" after, "1x1_64" after, "1x1_128" after, "1x1_256" after,              \
         "1x1_point" after, "1x1_small" after, "1x1_small_64" after,                    \
-        "1x1_small_256" after, "1x1_strided" after, "1x1_strided_512" after,           \
+        "1x1_small_256" after, "1x1_batch" after, "1x1_batch_64" after,                \
+        "1x1_batch_256" after, "1x1_strided" after, "1x1_strided_512" after,           \
         "1x1_strided_1024" after, "strided_first" after, "strided_few" after,          \
         "strided_16" after, "strided_64" after, "strided_256" after,                   \
         "strided_512" after, "transposed_few" after, "transposed_16" after,            \

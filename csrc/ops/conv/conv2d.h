@@ -107,10 +107,12 @@ enum {
     PTAC_CONV_1X1_128,
     PTAC_CONV_1X1_256,
     PTAC_CONV_1X1_POINT, /* of images of at most 4 places */
-    PTAC_CONV_1X1_SMALL, /* of images under 100 places, or several of up to 256; and
-                          * under 64 channels */
+    PTAC_CONV_1X1_SMALL, /* of images under 100 places, and under 64 channels */
     PTAC_CONV_1X1_SMALL_64,
     PTAC_CONV_1X1_SMALL_256,
+    PTAC_CONV_1X1_BATCH, /* of several images of up to 256 places; under 64 channels */
+    PTAC_CONV_1X1_BATCH_64,
+    PTAC_CONV_1X1_BATCH_256,
     PTAC_CONV_1X1_STRIDED, /* under 512 */
     PTAC_CONV_1X1_STRIDED_512,
     PTAC_CONV_1X1_STRIDED_1024,

@@ -182,6 +182,7 @@ ptac_status ptac_winograd_run(const ptac_call *call, const ptac_winograd_stages 
     if (call->kept && !is_weight) {
         plan.kept = call->kept->data;
         plan.is_kept_ready = call->kept->maker == stages;
+        call->kept->maker = NULL; /* while it is written */
     }
     n_shared = plan.kept && !plan.is_shared ? 0 : plan.at.n_shared;
     scratch = ptac_scratch_take((size_t)(n_shared + plan.n_pieces * plan.at.n_private) *

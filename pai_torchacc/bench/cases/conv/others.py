@@ -354,7 +354,7 @@ PLACES: dict[str, list[tuple[Layer, ...]]] = {
 
 
 _SMALL = 256
-"""Places of an image, up to which several have kinds of their own: is_of_small()."""
+"""Places of an image, up to which several have kinds of their own: divide_1x1()."""
 
 
 def _forward_kind(kind: str, layer: Layer) -> str:
@@ -362,7 +362,7 @@ def _forward_kind(kind: str, layer: Layer) -> str:
         return kind
     if not 4 < layer.width**2 <= _SMALL:  # noqa: PLR2004
         return kind
-    least = ((256, "1x1_small_256"), (64, "1x1_small_64"), (0, "1x1_small"))
+    least = ((256, "1x1_batch_256"), (64, "1x1_batch_64"), (0, "1x1_batch"))
     return next(name for n, name in least if min(layer.channels) >= n)
 
 
