@@ -104,7 +104,7 @@ def results_of(
             raise CannotPlan(f"a {type(leaf).__qualname__} is returned")
         if is_step and type(leaf) in (int, float, complex):
             raise CannotPlan("a number of Python's is returned")
-    if type(returned) is tuple and len(tensors) == len(leaves) == len(returned):
+    if type(returned) is tuple and all(isinstance(item, Tensor) for item in returned):
         return tensors, tuple
     return tensors, _rebuilder(leaves, spec)
 

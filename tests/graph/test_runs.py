@@ -277,3 +277,20 @@ def test_what_lives_at_once_lies_apart(seed: int) -> None:
                 begin, end = placed.offsets[a.value], placed.offsets[b.value]
                 assert begin + a.n_bytes <= end or end + b.n_bytes <= begin
     assert placed.live_peak_bytes <= placed.n_bytes <= 1.5 * placed.live_peak_bytes
+
+
+class Nests(nn.Module):
+    """Gives results within containers of one."""
+
+    def forward(self, x: Tensor) -> tuple[Any, ...]:
+        """As many tensors as the tuple has items."""
+        return x + 1, {"k": x * 2}, [x - 1]
+
+
+def test_containers_among_results_stay() -> None:
+    model, x = Nests().eval(), torch.ones(3)
+    warm(model, x)
+    one, two, three = by_plan(model, lambda: model(x))
+    assert list(two) == ["k"] and type(three) is list
+    assert torch.equal(one, x + 1) and torch.equal(two["k"], x * 2)
+    assert torch.equal(three[0], x - 1)
