@@ -47,7 +47,7 @@ void ptac_cpu_limit(ptac_isa isa);
 /* Tables' key: CPUID's vendor, family and model, "AuthenticAMD-26-2"; or "aarch64". */
 const char *ptac_cpu_model(void);
 
-/* Made by AMD: products of the library that torch's wheels bring along are slower there. */
+/* Made by AMD: the library that torch's wheels bring along multiplies slower there. */
 bool ptac_cpu_is_amd(void);
 
 #endif

@@ -18,6 +18,9 @@ from pai_torchacc import _C
 
 ROWS = [row for row in switching.runnable_rows("conv2d") if row.startswith("lowered")]
 
+OF_BATCHES = [row for row in ROWS if "batch" in row]
+OF_ONE = [row for row in ROWS if row not in OF_BATCHES]
+
 Geometry = tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]
 
 CASES: dict[str, Geometry] = {
@@ -117,7 +120,7 @@ def test_threads_and_other_images_change_no_bits(
 def test_what_it_is_not_for(row: str) -> None:
     w = torch.randn(8, 8, 3, 3)
     calls = {
-        "shape": torch.randn(1, 8, 40, 40),  # many places
+        "shape": torch.randn(1, 8, 250, 250),  # more columns than are made
         "layout": torch.randn(1, 8, 6, 12)[..., ::2],
     }
     for reason, x in calls.items():
@@ -190,7 +193,7 @@ LAST = torch.channels_last
 AS_EVER = torch.contiguous_format
 
 
-@pytest.mark.parametrize("row", ROWS)
+@pytest.mark.parametrize("row", OF_ONE)
 @pytest.mark.parametrize(
     ("sizes", "weight", "layout", "pays"),
     [
@@ -224,6 +227,26 @@ def test_a_table_names_it_for_what_it_is_measured_for(
         with switching.pins(["conv2d"], row):
             F.conv2d(x, w)
             assert _C.pinned_pays() == pays
+
+
+@pytest.mark.parametrize("row", OF_BATCHES)
+@pytest.mark.parametrize(
+    ("sizes", "layout", "pays"),
+    [
+        ((2, 16, 8, 8), AS_EVER, True),
+        ((1, 16, 8, 8), AS_EVER, False),
+        ((2, 16, 20, 20), AS_EVER, False),
+        ((2, 16, 8, 8), LAST, False),
+    ],
+)
+def test_a_table_names_that_of_batches_for_them(
+    row: str, sizes: tuple[int, ...], layout: Any, pays: bool, tmp_path: Path
+) -> None:
+    x, w = (torch.randn(s).to(memory_format=layout) for s in (sizes, MANY))
+    with switching.named(tmp_path, ["conv2d"], row):
+        hits = switching.hits("conv2d")
+        F.conv2d(x, w)
+        assert hits.accelerated == pays
 
 
 def test_toggled_while_in_use() -> None:

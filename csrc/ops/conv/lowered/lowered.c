@@ -3,11 +3,12 @@
  */
 #include "ops/conv/lowered/lowered.h"
 
+#include "core/cpu.h"
 #include "core/host.h"
 #include "core/scratch.h"
 
 enum {
-    LOWERED_PLACES = 1 << 20, /* of all images, at most */
+    MOST_PLACES = 1024,       /* of an image, that tables were measured with */
     BATCH_PLACES = 256,       /* likewise, where several images pay */
     LOWERED_FLOATS = 1 << 22, /* of a matrix of columns, at most */
     LOWERED_COPIES = 1 << 15, /* floats that are worth a thread */
@@ -64,7 +65,6 @@ ptac_reason ptac_lowered_accepts(const ptac_call *call)
                                !ptac_view_is_contiguous(&call->inputs[1]))
         return PTAC_LAYOUT;
     if (p->result != PTAC_CONV_FORWARD || p->with_pool ||
-        l.product.n_places > LOWERED_PLACES ||
         l.product.n_places > LOWERED_FLOATS / l.product.n_terms)
         return PTAC_SHAPE;
     return PTAC_TAKE;
@@ -93,30 +93,25 @@ bool ptac_lowered_pays(const ptac_call *call)
     const ptac_panels *product = &l.product;
 
     if (product->n_places == 1 && is_image(&l))
-        return !p->channels_last && p->n <= LOWERED_PLACES &&
+        return !p->channels_last && p->n <= MOST_PLACES &&
                (p->n == 1 || product->n_terms <= MOST_FEWER * product->n_rows);
-    if (!is_by_images(call, &l) || product->n_places <= PTAC_MOST_ODD)
+    if (!is_by_images(call, &l) || product->n_places <= PTAC_MOST_ODD ||
+        (product->n_places > MOST_PLACES && !ptac_cpu_is_amd()))
         return false;
     return p->channels_last
                ? product->n_rows >= LEAST_ROWS_OF_LAST && l.n_channels >= LEAST_LAST
                : product->n_rows >= LEAST_ROWS;
 }
 
-ptac_reason ptac_lowered_batch_accepts(const ptac_call *call)
-{
-    const ptac_conv2d *p = call->params;
-
-    return p->n < 2 || p->channels_last ? PTAC_SHAPE : ptac_lowered_accepts(call);
-}
-
 /* Of larger images columns leave the caches before all rows have met them. */
 bool ptac_lowered_batch_pays(const ptac_call *call)
 {
     enum { LEAST_ROWS = 48 };
+    const ptac_conv2d *p = call->params;
     const ptac_lowered l = lowered_of(call);
 
-    return l.product.n_rows >= LEAST_ROWS && l.product.n_places <= BATCH_PLACES &&
-           l.product.n_places > PTAC_MOST_ODD;
+    return p->n > 1 && !p->channels_last && l.product.n_rows >= LEAST_ROWS &&
+           l.product.n_places <= BATCH_PLACES && l.product.n_places > PTAC_MOST_ODD;
 }
 
 /* A group of an image, and where its results lie. */

@@ -43,14 +43,13 @@ typedef struct ptac_lowered_way {
 } ptac_lowered_way;
 
 ptac_reason ptac_lowered_accepts(const ptac_call *call);
-/* One image, or several that stock does one by one, to many channels; or any images of
+/* One image, on CPUs other than AMD's not a large one, or several that stock does one by one, to many channels; or any images of
  * one place. */
 bool ptac_lowered_pays(const ptac_call *call);
 /*
  * Of several images a row of its own, so that tables say where they pay which were
  * measured with it: of small ones, to some channels.
  */
-ptac_reason ptac_lowered_batch_accepts(const ptac_call *call);
 bool ptac_lowered_batch_pays(const ptac_call *call);
 ptac_status ptac_lowered_run(const ptac_call *call, const ptac_lowered_way *way);
 
