@@ -233,6 +233,8 @@ def _optimize_module(module: Any, freeze: bool, on_refusal: Any) -> None:
     c = _host.loaded()
     if c is None:
         return
+    if (plan := _unasked(module)) is not None:
+        plan.remove()
     if module.__dict__.get("_compiled_call_impl") is not None:
         if not _is_optimized(module):
             raise ValueError("this module is compiled, by module.compile()")

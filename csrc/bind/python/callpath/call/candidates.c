@@ -136,44 +136,58 @@ static candidate *find_or_add(PyObject *module)
     return find(module);
 }
 
-/* In evaluation, and nobody else's plan is in the place where torch looks for one. */
-static bool is_free(PyObject *module)
+static PyObject *attribute_of(PyObject *module, PyObject *name)
 {
     PTAC_OWNED PyObject *attributes = PyObject_GenericGetDict(module, NULL);
-    PyObject *training = NULL, *compiled = NULL;
+    PyObject *found = attributes ? PyDict_GetItemWithError(attributes, name) : NULL;
 
-    if (attributes) {
-        training = PyDict_GetItemWithError(attributes, ptac_names.training);
-        compiled = PyDict_GetItemWithError(attributes, ptac_names._compiled_call_impl);
-    }
     PyErr_Clear();
-    return training == Py_False && (!compiled || compiled == Py_None);
+    return found; /* the module has it; only compared */
+}
+
+/* Somebody else's plan is in the place where torch looks for one. */
+static bool is_taken(PyObject *module)
+{
+    PyObject *compiled = attribute_of(module, ptac_names._compiled_call_impl);
+
+    return compiled && compiled != Py_None;
+}
+
+/* Have the package look at a module, and plan it or refuse it. */
+static bool look_at(candidate *c, PyObject *module)
+{
+    PTAC_OWNED PyObject *answer = NULL;
+
+    c->n_calls = IS_SHOWN;
+    answer = PyObject_CallFunctionObjArgs(show, module, NULL);
+    return answer;
 }
 
 ptac_candidacy ptac_candidate_enter(PyObject *module, PyObject **plan)
 {
     candidate *c;
-    PyObject *answer;
 
     if (depth > 0 || T.aoti_torch_grad_mode_is_enabled())
         return PTAC_CANDIDACY_NONE;
     c = find(module);
-    if ((c && c->n_calls == IS_REFUSED) || !is_free(module) || ptac_dynamo_looks())
+    if ((c && c->n_calls == IS_REFUSED) ||
+        attribute_of(module, ptac_names.training) != Py_False || ptac_dynamo_looks())
         return PTAC_CANDIDACY_NONE;
     c = find_or_add(module); /* the table may have become another one */
     if (!c)
         return PTAC_CANDIDACY_NONE;
     depth++;
-    *plan = c->plan ? Py_NewRef(c->plan) : NULL;
-    if (c->n_calls == IS_SHOWN || c->n_calls++ < CALLS_BEFORE)
+    if (is_taken(module))
         return PTAC_CANDIDACY_ITS;
-    c->n_calls = IS_SHOWN;
-    answer = PyObject_CallFunctionObjArgs(show, module, NULL);
-    Py_XDECREF(answer);
-    if (answer)
-        return PTAC_CANDIDACY_ITS;
-    depth--;
-    return PTAC_CANDIDACY_ERROR;
+    if (c->n_calls != IS_SHOWN && c->n_calls++ >= CALLS_BEFORE) {
+        if (!look_at(c, module)) {
+            depth--;
+            return PTAC_CANDIDACY_ERROR;
+        }
+        c = find(module);
+    }
+    *plan = c && c->plan ? Py_NewRef(c->plan) : NULL;
+    return PTAC_CANDIDACY_ITS;
 }
 
 void ptac_candidate_leave(void)
