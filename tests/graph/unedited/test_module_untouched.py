@@ -1,4 +1,4 @@
-"""A module that is planned unasked is left as it is, and goes when its owner says so."""
+"""A module that is planned unasked is left as it is, and goes with its last owner."""
 
 from __future__ import annotations
 
