@@ -64,7 +64,8 @@ class Automatic(Planned):
         self._is_circular = False
         """What is under guard would keep the module alive."""
         self._reference = weakref.ref(root, lambda _: self.remove())
-        super().__init__(c, None, root, type(root).__name__, "ignore")
+        nothing: Any = None
+        super().__init__(c, nothing, root, type(root).__name__, "ignore")
 
     @property
     def _root(self) -> nn.Module:
