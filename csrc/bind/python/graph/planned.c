@@ -292,8 +292,8 @@ static planned *planned_of(PyObject *object)
 /*
  * planned_make(eager, miss, root) -> a callable: it calls eager while plans stand
  * aside, and miss where none is for the call. root is a module that nobody has asked to
- * plan; else None. It is not kept alive. Its own _call_impl is called in place of eager,
- * also while it is in training, and where a gradient may be asked for.
+ * plan; else None. It is not kept alive. Its own _call_impl is called in place of
+ * eager, also in training, and where a gradient may be asked for.
  */
 PTAC_ARGS(planned_make, 3)
 {
