@@ -47,12 +47,14 @@ def install(c: Any, config: Config | None = None) -> str | None:
     import torch
     from torch.nn.modules import module as modules
 
+    from pai_torchacc.fusion import compiled
     from pai_torchacc.graph import dict_versions
 
     c.lend(
         get_default_dtype=torch.get_default_dtype,
         set_grad_enabled=torch._C._set_grad_enabled,
         is_anomaly_enabled=torch.is_anomaly_enabled,
+        dynamo_callback=compiled.frame_callback(),
     )
     c.dict_words_are_versions(dict_versions.are_told(c))
     hooks = (
@@ -231,6 +233,8 @@ def _optimize_module(module: Any, freeze: bool, on_refusal: Any) -> None:
     c = _host.loaded()
     if c is None:
         return
+    if (plan := _unasked(module)) is not None:
+        plan.remove()
     if module.__dict__.get("_compiled_call_impl") is not None:
         if not _is_optimized(module):
             raise ValueError("this module is compiled, by module.compile()")
@@ -265,8 +269,8 @@ def enable_graph_optimization() -> Handle:
     its functions execute only computes, and all that they can have read is compared at
     each later call. Of a module that is not, the modules within it are looked at.
     :func:`pai_torchacc.report` says which are planned, and why others are not, with
-    file and line. A plan stands in the module's ``_compiled_call_impl``, where
-    ``module.compile()`` would put its own: copies and pickles do not have it.
+    file and line. The module itself stays as it is, and so do its copies: the package
+    knows which calls are those of a module that it has planned.
 
     Plans of unedited programs go away with ``disable("graph_optimization")`` or
     ``disable()``, and at the end of ``with``; :func:`optimize` alone makes none.
@@ -286,6 +290,14 @@ def _is_optimized(module: Any) -> bool:
     return any(planned.entry is entry for planned in everything)
 
 
+def _unasked(module: Any) -> Any:
+    """What plans a module that nobody has asked to plan, or None."""
+    c = _host.loaded()
+    entry = c.candidates_find(module) if c is not None else None
+    found = (one for one in _alive() if entry is not None and one.entry is entry)
+    return next(found, None)
+
+
 def unoptimize(module: Any) -> None:
     """Have an optimized module run as if :func:`optimize` had never been called.
 
@@ -294,13 +306,12 @@ def unoptimize(module: Any) -> None:
     ValueError
         The module is not optimized.
     """
+    if (plan := _unasked(module)) is not None:
+        plan.give_up("unoptimize() was called")
+        return
     if not _is_optimized(module):
         raise ValueError("this module is not optimized by pai_torchacc")
     entry = module._compiled_call_impl
-    for one in _alive():
-        if not one.is_asked and one.entry is entry:
-            one.give_up("unoptimize() was called")
-            return
     module._compiled_call_impl = None
     for one in _alive():
         if one.entry is entry:

@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Iterable, Iterator
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from pai_torchacc.graph.dtypes import DTYPE_CODES
@@ -232,6 +232,17 @@ class Memories:
         else:
             self.held.append((weakref.ref(tensor), value))
         return value
+
+
+def tensors_of(modules: list[nn.Module]) -> dict[Place, Tensor]:
+    """All parameters and buffers by their places."""
+    return {
+        (i, home, name): tensor
+        for i, module in enumerate(modules)
+        for home in HOMES
+        for name, tensor in module.__dict__[home].items()
+        if tensor is not None
+    }
 
 
 def key_of(tensor: Tensor) -> int:

@@ -17,7 +17,7 @@ from pai_torchacc.graph import passes
 from pai_torchacc.graph.cuda.site import Graphs
 from pai_torchacc.graph.ir import Graph
 from pai_torchacc.graph.lowering import Lowered, RowsChanged, lower
-from pai_torchacc.graph.memories import HOMES, Place
+from pai_torchacc.graph.memories import HOMES, Place, tensors_of
 from pai_torchacc.graph.names import Names, names_of, owner_of
 from pai_torchacc.graph.recording import Leave, Recorder
 from pai_torchacc.graph.refusals import CannotPlan
@@ -179,7 +179,7 @@ class Planned:
         describe(kwargs, tensors)
         runs = []
         for _ in range(n_runs):
-            of_modules = _tensors_of(self._modules())
+            of_modules = tensors_of(self._modules())
             of_modules |= _gradients_of(_learnt_in(of_modules))
             given = (
                 *tensors,
@@ -254,7 +254,7 @@ class Planned:
             self._n_learning += 1
             return None
         tensors: list[Tensor] = []
-        of_modules = _tensors_of(self._modules())
+        of_modules = tensors_of(self._modules())
         learnt = _learnt_in(of_modules) if learns else None
         of_modules |= _gradients_of(learnt or {})
         try:
@@ -585,14 +585,3 @@ def _as_learnt(learnt: dict[Place, Tensor]) -> Iterator[tuple[Any, ...]]:
     for (module, _, name), parameter in learnt.items():
         has_none = parameter.is_leaf and parameter.grad is None
         yield module, name, parameter.requires_grad, has_none, id(parameter)
-
-
-def _tensors_of(modules: list[nn.Module]) -> dict[Place, Tensor]:
-    """All parameters and buffers by their places."""
-    return {
-        (i, home, name): tensor
-        for i, module in enumerate(modules)
-        for home in HOMES
-        for name, tensor in module.__dict__[home].items()
-        if tensor is not None
-    }

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch._dynamo
 from torch import nn
 from torch.utils._pytree import tree_flatten
 
 from pai_torchacc.graph.ir import Graph
-from pai_torchacc.graph.planned import Call, Planned
+from pai_torchacc.graph.planned import Call, Planned, everything
 from pai_torchacc.graph.refusals import CannotPlan
 from pai_torchacc.graph.signature import objects_in
 from pai_torchacc.graph.unedited.agreement import agree
+from pai_torchacc.graph.unedited.holding import reaches
 from pai_torchacc.graph.unedited.observing import Observer
 from pai_torchacc.graph.unedited.reading import Reading
-
-_SLOT = "_compiled_call_impl"
 
 _MOST_READINGS = 16
 """Times that calls are found to read more than those before."""
@@ -50,7 +50,8 @@ class Automatic(Planned):
     c : module
         The extension.
     root : Module
-        In evaluation; called without gradients.
+        In evaluation; called without gradients. It knows nothing of this, and is not
+        kept alive: with it the plans go.
     """
 
     is_asked = False
@@ -60,26 +61,51 @@ class Automatic(Planned):
         self._first_of: dict[Any, _First] = {}
         self._reading: Reading | None = None
         self._n_readings = 0
-        super().__init__(c, root._call_impl, root, type(root).__name__, "ignore")
+        self._is_circular = False
+        """What is under guard would keep the module alive."""
+        self._reference = weakref.ref(root, lambda _: self.remove())
+        nothing: Any = None
+        super().__init__(c, nothing, root, type(root).__name__, "ignore")
+
+    @property
+    def _root(self) -> nn.Module:
+        """The module, which is there while it is called."""
+        root = self._reference()
+        if root is None:
+            raise RuntimeError("the module is gone")
+        return root
+
+    @_root.setter
+    def _root(self, root: nn.Module) -> None:
+        assert root is self._reference()
+
+    @property
+    def eager(self) -> Callable[..., Any]:
+        """Made of the module that is there."""
+        return self._root._call_impl
+
+    @eager.setter
+    def eager(self, nothing: None) -> None:
+        """To be kept: that would be the module."""
 
     def install(self) -> None:
         """Have calls of the module come here."""
-        vars(self._of())[_SLOT] = self.entry
+        self._c.candidates_plan(self._root, self.entry)
 
     def remove(self) -> None:
-        """Have them be made as ever, unless something else has taken the place."""
-        held = vars(self._of())
-        if held.get(_SLOT) is self.entry:
-            del held[_SLOT]
-
-    def _of(self) -> nn.Module:
-        assert self._root is not None
-        return self._root
+        """Have them be made as ever, and keep nothing alive that the module had."""
+        self._c.candidates_forget(self.entry)
+        self._recorded.clear()
+        self._first_of.clear()
+        self._reading = None
+        self._names.bindings = []
+        self._c.planned_reset(self.entry, [], [])
+        everything.discard(self)
 
     def give_up(self, why: str) -> None:
         """Plan nothing of it; modules within it may be planned."""
+        self._c.candidates_refuse(self._root)
         self.remove()
-        self._c.candidates_refuse(self._of())
         if (self.name, why) not in refused:
             refused.append((self.name, why))
 
@@ -89,6 +115,17 @@ class Automatic(Planned):
         found = super()._modules()
         more = self._reading.modules if self._reading is not None else []
         return list(dict.fromkeys([*found, *more]))
+
+    def _reset(self) -> None:
+        super()._reset()
+        self._is_circular = reaches(self, self._root)
+        if self._is_circular:
+            self._c.planned_reset(self.entry, [], [])
+
+    def _why_never(self) -> str | None:
+        if self._is_circular:
+            return "what it holds leads back to it"
+        return super()._why_never()
 
     def _begin_anew(self) -> None:
         self._first_of.clear()
@@ -116,6 +153,7 @@ class Automatic(Planned):
         used = {id(call.of_modules[place]) for place in graph.places}
         reading = Reading(observer.found, self._modules(), used)
         reading.check_result(result)
+        reading.modules.remove(self._root)  # which it is not to keep alive
         if not self._is_read_before(reading):
             return False
         constants = [leaf for leaf in tree_flatten(result)[0] if _is_constant(leaf)]
@@ -125,6 +163,8 @@ class Automatic(Planned):
             return False
         if not agree(first.graph, graph) or repr(first.constants) != repr(constants):
             raise CannotPlan("it differs from call to call, for a reason not seen")
+        if reaches([graph, result], self._root):
+            raise CannotPlan("what it holds leads back to it")
         return True
 
     def _is_read_before(self, reading: Reading) -> bool:
@@ -140,6 +180,8 @@ class Automatic(Planned):
         self._reading = reading
         self._names.bindings = reading.bindings
         self._reset()
+        if (why := self._why_never()) is not None:
+            raise CannotPlan(why)
         if not self._c.planned_holds(self.entry):
             raise CannotPlan("what it reads changes while it is looked at")
         return len(self._modules()) == len(modules)  # whose tensors were known by place

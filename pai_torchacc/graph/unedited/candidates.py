@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 from typing import Any
 
 from torch import nn
@@ -37,7 +38,6 @@ def remove(c: Any) -> None:
     for one in list(everything):
         if isinstance(one, automatic.Automatic):
             one.remove()
-            everything.discard(one)
     automatic.refused.clear()
     calls.release(_SWITCH)
 
@@ -45,10 +45,13 @@ def remove(c: Any) -> None:
 def _show(module: nn.Module) -> None:
     """Plan the module, or leave it; nothing is raised, as the call is under way."""
     c = _host.loaded()
-    if c is None or vars(module).get("_compiled_call_impl") is not None:
+    if c is None:
         return
     try:
         if _is_candidate(module):
+            # Torch imports it where it is first asked for, which takes seconds, and in
+            # a recorded call would be taken for the program's doing.
+            import_module("torch._dynamo")
             automatic.Automatic(c, module).install()
             return
     except Exception as error:  # a module that goes ways of its own

@@ -33,6 +33,8 @@ static void clear_module(ptac_module_guard *guard)
     PyMem_Free(guard->children);
     guard->children = NULL;
     guard->n_children = 0;
+    if (guard->is_lent)
+        guard->module = NULL;
     Py_CLEAR(guard->module);
     Py_CLEAR(guard->attributes);
     Py_CLEAR(guard->type);
@@ -52,7 +54,8 @@ int ptac_guards_traverse(const ptac_guards *guards, visitproc visit, void *arg)
     for (int i = 0; i < guards->n_modules; i++) {
         const ptac_module_guard *guard = &guards->modules[i];
 
-        Py_VISIT(guard->module);
+        if (!guard->is_lent)
+            Py_VISIT(guard->module);
         Py_VISIT(guard->attributes);
         Py_VISIT(guard->type);
         for (int k = 0; k < guard->n_children; k++)
@@ -119,7 +122,7 @@ static uint64_t slots_of(PyObject *home)
     return hash;
 }
 
-static bool read_module(ptac_module_guard *guard, PyObject *module)
+static bool read_module(ptac_module_guard *guard, PyObject *module, bool is_lent)
 {
     PTAC_OWNED PyObject *attributes = PyObject_GenericGetDict(module, NULL);
     PyObject *children = attributes ? children_of(attributes) : NULL;
@@ -133,7 +136,8 @@ static bool read_module(ptac_module_guard *guard, PyObject *module)
             return false;
         guard->slots[i] = slots_of(home);
     }
-    guard->module = Py_NewRef(module);
+    guard->module = is_lent ? module : Py_NewRef(module);
+    guard->is_lent = is_lent;
     guard->attributes = PyDict_Copy(attributes);
     if (!guard->attributes)
         return false;
@@ -143,15 +147,16 @@ static bool read_module(ptac_module_guard *guard, PyObject *module)
     return true;
 }
 
-static bool read_modules(ptac_guards *guards, PyObject *modules)
+static bool read_modules(ptac_guards *guards, PyObject *modules, const PyObject *lent)
 {
     const Py_ssize_t n = PyList_Size(modules);
 
     guards->modules = PyMem_Calloc((size_t)n + 1, sizeof *guards->modules);
     for (; guards->modules && guards->n_modules < n; guards->n_modules++) {
         ptac_module_guard *guard = &guards->modules[guards->n_modules];
+        PyObject *module = PyList_GetItem(modules, guards->n_modules);
 
-        if (read_module(guard, PyList_GetItem(modules, guards->n_modules)))
+        if (read_module(guard, module, module == lent))
             continue;
         clear_module(guard);
         if (!PyErr_Occurred())
@@ -161,9 +166,10 @@ static bool read_modules(ptac_guards *guards, PyObject *modules)
     return guards->modules || PyErr_NoMemory();
 }
 
-bool ptac_guards_read(ptac_guards *guards, PyObject *modules, PyObject *bindings)
+bool ptac_guards_read(ptac_guards *guards, PyObject *modules, PyObject *bindings,
+                      const PyObject *lent)
 {
-    return read_modules(guards, modules) &&
+    return read_modules(guards, modules, lent) &&
            ptac_bindings_read(&guards->bindings, bindings);
 }
 

@@ -13,9 +13,10 @@ enum {
     PTAC_N_HOMES,
 };
 
-/* A module of the tree, as it was. All are owned. */
+/* A module of the tree, as it was. All are owned, but for a module that is lent. */
 typedef struct ptac_module_guard {
     PyObject *module;
+    bool is_lent;
     PyTypeObject *type;
     uint32_t version;                              /* of the class */
     PyObject *attributes;                          /* a copy of its dictionary */
@@ -39,9 +40,11 @@ bool ptac_is_planned(PyObject *object);
 
 /*
  * Remember a list of modules, and one of names (bindings.h), as they are now. False: an
- * exception is set.
+ * exception is set. They keep all alive but the module lent, if there is any: whoever
+ * asks whether they hold sees to that.
  */
-bool ptac_guards_read(ptac_guards *guards, PyObject *modules, PyObject *bindings);
+bool ptac_guards_read(ptac_guards *guards, PyObject *modules, PyObject *bindings,
+                      const PyObject *lent);
 void ptac_guards_clear(ptac_guards *guards);
 int ptac_guards_traverse(const ptac_guards *guards, visitproc visit, void *arg);
 

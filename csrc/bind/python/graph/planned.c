@@ -4,6 +4,7 @@
  */
 #include "bind/python/graph/graph.h"
 #include "bind/python/graph/entry.h"
+#include "bind/python/interpreter/dynamo.h"
 #include "bind/python/interpreter/vectorcall.h"
 #include "bind/python/module/names.h"
 
@@ -21,12 +22,13 @@ typedef ptac_entry entry;
 
 typedef struct planned {
     PyObject_HEAD PyObject *eager, *miss;
-    PyObject *root; /* a module that nobody has asked to plan, or NULL */
+    PyObject *root; /* a weak reference to a module planned unasked, or NULL */
     ptac_guards guards;
     entry *entries;
     int n_entries;
     long long n_hits, n_misses, n_gave_back, n_given_up, n_busy;
     long long n_alone;             /* calls in training, or with a gradient to come */
+    long long n_compiled;          /* calls that torch.compile looks at */
     long long n_resting, n_rested; /* calls to come, and made, that nobody looks at */
     long long n_aside[PTAC_N_REASONS];
 } planned;
@@ -138,16 +140,39 @@ static ptac_reason why_aside(void)
  * A module that is planned unasked is so in evaluation without gradients; what was
  * proved of it stays so while it is trained.
  */
-static bool is_left_alone(const planned *s)
+static bool is_left_alone(PyObject *root)
 {
-    PTAC_OWNED PyObject *attributes =
-        s->root ? PyObject_GenericGetDict(s->root, NULL) : NULL;
+    PTAC_OWNED PyObject *attributes = root ? PyObject_GenericGetDict(root, NULL) : NULL;
 
-    if (!s->root)
+    if (!root)
         return false;
     if (T.aoti_torch_grad_mode_is_enabled() || !attributes)
         return true;
     return PyDict_GetItemWithError(attributes, ptac_names.training) != Py_False;
+}
+
+/* The module planned unasked, borrowed; NULL where there is none, or none any more. */
+static PyObject *root_of(const planned *s)
+{
+    PyObject *root = s->root ? PyWeakref_GetObject(s->root) : NULL;
+
+    return root == Py_None ? NULL : root;
+}
+
+static PyObject *call_eagerly(const planned *s, PyObject *args, PyObject *kwargs)
+{
+    PyObject *root = root_of(s);
+    PTAC_OWNED PyObject *eager =
+        root ? PyObject_GetAttr(root, ptac_names._call_impl) : Py_NewRef(s->eager);
+
+    return eager ? PyObject_Call(eager, args, kwargs) : NULL;
+}
+
+static PyObject *call_missing(const planned *s, PyObject *args, PyObject *kwargs)
+{
+    PTAC_OWNED PyObject *miss = Py_NewRef(s->miss);
+
+    return PyObject_Call(miss, args, kwargs);
 }
 
 static PyObject *planned_call(PyObject *self, PyObject *args, PyObject *kwargs)
@@ -155,37 +180,42 @@ static PyObject *planned_call(PyObject *self, PyObject *args, PyObject *kwargs)
     planned *s = (planned *)self;
     const ptac_reason why = why_aside();
     PTAC_OWNED PyObject *alive = Py_NewRef(self);
+    PTAC_OWNED PyObject *root = Py_XNewRef(root_of(s));
     ptac_plan_outcome outcome = PTAC_PLAN_GAVE_BACK;
     PyObject *result = NULL;
     entry *e;
 
-    if (!s->eager || !s->miss)
+    if (!s->eager || !s->miss || (s->root && !root))
         return PyErr_Format(PyExc_RuntimeError, "a planned callable that is gone");
     if (why) {
         s->n_aside[why]++;
-        return PyObject_Call(s->eager, args, kwargs);
+        return call_eagerly(s, args, kwargs);
     }
-    if (is_left_alone(s)) {
+    if (ptac_dynamo_looks()) {
+        s->n_compiled++;
+        return call_eagerly(s, args, kwargs);
+    }
+    if (is_left_alone(root)) {
         s->n_alone++;
-        return PyObject_Call(s->eager, args, kwargs);
+        return call_eagerly(s, args, kwargs);
     }
     e = find(s, args, kwargs);
     if (e && e->n_given_back >= MOST_GIVEN_BACK) {
         s->n_given_up++;
-        return PyObject_Call(s->eager, args, kwargs);
+        return call_eagerly(s, args, kwargs);
     }
     if (e)
         outcome = run_entry(s, e, &result);
     if (outcome == PTAC_PLAN_DONE || outcome == PTAC_PLAN_RAISED)
         return result;
     if (outcome == PTAC_PLAN_BUSY)
-        return PyObject_Call(s->eager, args, kwargs);
+        return call_eagerly(s, args, kwargs);
     s->n_misses++;
     if (s->n_resting == 0)
-        return PyObject_Call(s->miss, args, kwargs);
+        return call_missing(s, args, kwargs);
     s->n_resting--;
     s->n_rested++;
-    return PyObject_Call(s->eager, args, kwargs);
+    return call_eagerly(s, args, kwargs);
 }
 
 /* --- the object ------------------------------------------------------------------- */
@@ -262,8 +292,8 @@ static planned *planned_of(PyObject *object)
 /*
  * planned_make(eager, miss, root) -> a callable: it calls eager while plans stand
  * aside, and miss where none is for the call. root is a module that nobody has asked to
- * plan, for which eager is called while it is in training, and where a gradient may be
- * asked for; else None.
+ * plan; else None. It is not kept alive. Its own _call_impl is called in place of
+ * eager, also in training, and where a gradient may be asked for.
  */
 PTAC_ARGS(planned_make, 3)
 {
@@ -276,7 +306,9 @@ PTAC_ARGS(planned_make, 3)
         return NULL;
     s->eager = Py_NewRef(args[0]);
     s->miss = Py_NewRef(args[1]);
-    s->root = args[2] == Py_None ? NULL : Py_NewRef(args[2]);
+    s->root = args[2] == Py_None ? NULL : PyWeakref_NewRef(args[2], NULL);
+    if (args[2] != Py_None && !s->root)
+        Py_CLEAR(s);
     return (PyObject *)s;
 }
 
@@ -293,7 +325,7 @@ PTAC_ARGS(planned_reset, 3)
         return NULL;
     if (!PyList_Check(args[1]) || !PyList_Check(args[2]))
         return PyErr_Format(PyExc_TypeError, "lists are expected");
-    if (!ptac_guards_read(&guards, args[1], args[2])) {
+    if (!ptac_guards_read(&guards, args[1], args[2], root_of(s))) {
         ptac_guards_clear(&guards);
         return NULL;
     }
@@ -309,7 +341,9 @@ PTAC_O(planned_holds, object)
 {
     planned *s = planned_of(object);
 
-    return s ? PyBool_FromLong(ptac_guards_hold(&s->guards)) : NULL;
+    if (!s)
+        return NULL;
+    return PyBool_FromLong((!s->root || root_of(s)) && ptac_guards_hold(&s->guards));
 }
 
 /*
@@ -374,6 +408,9 @@ PTAC_O(planned_counts, object)
     if (aside && s->n_alone)
         ptac_put(&aside, "in training, or a gradient may be asked for",
                  PyLong_FromLongLong(s->n_alone));
+    if (aside && s->n_compiled)
+        ptac_put(&aside, "torch.compile looks at the call",
+                 PyLong_FromLongLong(s->n_compiled));
     if (aside && s->n_given_up)
         ptac_put(&aside, "its plan was given back by a kernel",
                  PyLong_FromLongLong(s->n_given_up));
@@ -390,7 +427,7 @@ PTAC_O(planned_count_anew, object)
     if (!s)
         return NULL;
     s->n_hits = s->n_misses = s->n_gave_back = s->n_given_up = s->n_busy = 0;
-    s->n_rested = s->n_alone = 0;
+    s->n_rested = s->n_alone = s->n_compiled = 0;
     memset(s->n_aside, 0, sizeof s->n_aside);
     Py_RETURN_NONE;
 }

@@ -1,11 +1,16 @@
 /*
- * candidates.c - a table of modules by address, with how often they were called.
+ * candidates.c - a table of modules by address, with how often they were called, and
+ * their plans.
  *
  * Nothing in it keeps a module alive: a weak reference says whether an address is still
- * the one that was meant. Under the interpreter's lock.
+ * the one that was meant. A plan is the table's alone, and its module knows nothing of
+ * it: whatever is made of the module's attributes is another module. As the collector
+ * does not look in here, no plan may keep its own module alive (automatic.py sees to
+ * that). Under the interpreter's lock.
  */
 #include "bind/python/callpath/call/candidates.h"
 
+#include "bind/python/interpreter/dynamo.h"
 #include "bind/python/module/names.h"
 
 enum {
@@ -17,7 +22,8 @@ enum {
 typedef struct candidate {
     PyObject *module; /* borrowed, and alive while the reference says so */
     PyObject *reference;
-    int n_calls; /* or one of these: */
+    int n_calls;    /* or one of these: */
+    PyObject *plan; /* owned: what calls of the module come to; or NULL */
 } candidate;
 
 enum {
@@ -54,6 +60,13 @@ static candidate *place_for(PyObject *module)
     return &table[at];
 }
 
+/* What goes may call the program: the place is no part of the table by now. */
+static void drop(candidate *c)
+{
+    Py_CLEAR(c->reference);
+    Py_CLEAR(c->plan);
+}
+
 static void clear_table(void)
 {
     candidate *const old = table;
@@ -61,7 +74,7 @@ static void clear_table(void)
     table = NULL;
     n_used = 0;
     for (int i = 0; old && i < PLACES; i++)
-        Py_CLEAR(old[i].reference);
+        drop(&old[i]);
     PyMem_Free(old);
 }
 
@@ -79,13 +92,14 @@ static bool make_room(void)
     for (int i = 0; old && i < PLACES; i++) {
         if (old[i].module && is_alive(&old[i])) {
             *place_for(old[i].module) = old[i];
+            old[i] = (candidate){0};
             n_used++;
-        } else {
-            Py_CLEAR(old[i].reference); /* which has no callback */
         }
     }
+    for (int i = 0; old && i < PLACES; i++)
+        drop(&old[i]);
     PyMem_Free(old);
-    return n_used < MOST;
+    return table && n_used < MOST;
 }
 
 /* The module's place, or NULL. */
@@ -99,7 +113,7 @@ static candidate *find(PyObject *module)
 /* Likewise, and it has one from now on; NULL, without an exception: it cannot. */
 static candidate *find_or_add(PyObject *module)
 {
-    candidate *found = find(module);
+    candidate *found = find(module), before = {0};
     PyObject *reference;
 
     if (found)
@@ -112,46 +126,68 @@ static candidate *find_or_add(PyObject *module)
     }
     found = place_for(module);
     if (found->module) /* another one lay at this address, or it came here meanwhile */
-        Py_CLEAR(found->reference);
+        before = *found;
     else
         n_used++;
-    *found = (candidate){module, reference, 0};
-    return found;
+    *found = (candidate){module, reference, 0, NULL};
+    if (!before.module)
+        return found;
+    drop(&before);
+    return find(module);
 }
 
-static bool is_in_training(PyObject *module)
+static PyObject *attribute_of(PyObject *module, PyObject *name)
 {
     PTAC_OWNED PyObject *attributes = PyObject_GenericGetDict(module, NULL);
-    PyObject *training =
-        attributes ? PyDict_GetItemWithError(attributes, ptac_names.training) : NULL;
+    PyObject *found = attributes ? PyDict_GetItemWithError(attributes, name) : NULL;
 
     PyErr_Clear();
-    return training != Py_False;
+    return found; /* the module has it; only compared */
 }
 
-ptac_candidacy ptac_candidate_enter(PyObject *module)
+/* Somebody else's plan is in the place where torch looks for one. */
+static bool is_taken(PyObject *module)
+{
+    PyObject *compiled = attribute_of(module, ptac_names._compiled_call_impl);
+
+    return compiled && compiled != Py_None;
+}
+
+/* Have the package look at a module, and plan it or refuse it. */
+static bool look_at(candidate *c, PyObject *module)
+{
+    PTAC_OWNED PyObject *answer = NULL;
+
+    c->n_calls = IS_SHOWN;
+    answer = PyObject_CallFunctionObjArgs(show, module, NULL);
+    return answer;
+}
+
+ptac_candidacy ptac_candidate_enter(PyObject *module, PyObject **plan)
 {
     candidate *c;
-    PyObject *answer;
 
     if (depth > 0 || T.aoti_torch_grad_mode_is_enabled())
         return PTAC_CANDIDACY_NONE;
     c = find(module);
-    if ((c && c->n_calls == IS_REFUSED) || is_in_training(module))
+    if ((c && c->n_calls == IS_REFUSED) ||
+        attribute_of(module, ptac_names.training) != Py_False || ptac_dynamo_looks())
         return PTAC_CANDIDACY_NONE;
     c = find_or_add(module); /* the table may have become another one */
     if (!c)
         return PTAC_CANDIDACY_NONE;
     depth++;
-    if (c->n_calls == IS_SHOWN || c->n_calls++ < CALLS_BEFORE)
+    if (is_taken(module))
         return PTAC_CANDIDACY_ITS;
-    c->n_calls = IS_SHOWN;
-    answer = PyObject_CallFunctionObjArgs(show, module, NULL);
-    Py_XDECREF(answer);
-    if (answer)
-        return PTAC_CANDIDACY_ITS;
-    depth--;
-    return PTAC_CANDIDACY_ERROR;
+    if (c->n_calls != IS_SHOWN && c->n_calls++ >= CALLS_BEFORE) {
+        if (!look_at(c, module)) {
+            depth--;
+            return PTAC_CANDIDACY_ERROR;
+        }
+        c = find(module);
+    }
+    *plan = c && c->plan ? Py_NewRef(c->plan) : NULL;
+    return PTAC_CANDIDACY_ITS;
 }
 
 void ptac_candidate_leave(void)
@@ -178,7 +214,46 @@ PTAC_O(candidates_refuse, module)
 {
     candidate *c = ptac_candidates_are_sought ? find_or_add(module) : NULL;
 
-    if (c)
+    if (c) {
+        PTAC_OWNED PyObject *before = c->plan; /* which goes last */
+
         c->n_calls = IS_REFUSED;
+        c->plan = NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+/* candidates_plan(module, plan): have its calls come to that, in torch's place. */
+PTAC_ARGS(candidates_plan, 2)
+{
+    candidate *c = ptac_candidates_are_sought ? find_or_add(args[0]) : NULL;
+
+    if (c) {
+        PTAC_OWNED PyObject *before = c->plan;
+
+        c->n_calls = IS_SHOWN;
+        c->plan = Py_NewRef(args[1]);
+    }
+    Py_RETURN_NONE;
+}
+
+/* candidates_find(module) -> what its calls come to, or None. */
+PTAC_O(candidates_find, module)
+{
+    const candidate *c = find(module);
+
+    return Py_NewRef(c && c->plan ? c->plan : Py_None);
+}
+
+/* candidates_forget(plan): no call comes to it any more; its module may be gone. */
+PTAC_O(candidates_forget, plan)
+{
+    for (int i = 0; table && i < PLACES; i++) {
+        if (table[i].plan != plan)
+            continue;
+        table[i].plan = NULL;
+        Py_DECREF(plan); /* the caller has it */
+        break;
+    }
     Py_RETURN_NONE;
 }

@@ -145,19 +145,27 @@ static PyObject *call(PyObject *stock, PyObject *const *args, size_t n_args,
     return ptac_vectorcall_method(ptac_names.forward, args, n_args, keywords);
 }
 
+/* Of the arguments behind the first, before which is room then. */
+static size_t n_behind(size_t n_args)
+{
+    return ((size_t)ptac_vectorcall_count(n_args) - 1) | ptac_vectorcall_offset;
+}
+
 /* Likewise, while modules are looked for that may be planned. */
 static PyObject *call_candidate(PyObject *stock, PyObject *const *args, size_t n_args,
                                 PyObject *keywords)
 {
     ptac_candidacy candidacy = PTAC_CANDIDACY_NONE;
+    PTAC_OWNED PyObject *plan = NULL;
     PyObject *result;
 
     if (ptac_vectorcall_count(n_args) >= 1 && !ptac_is_tracing() &&
         !ptac_thread_is_traced() && calls_as_module(Py_TYPE(args[0])))
-        candidacy = ptac_candidate_enter(args[0]);
+        candidacy = ptac_candidate_enter(args[0], &plan);
     if (candidacy == PTAC_CANDIDACY_ERROR)
         return NULL;
-    result = call(stock, args, n_args, keywords);
+    result = plan ? ptac_vectorcall(plan, args + 1, n_behind(n_args), keywords)
+                  : call(stock, args, n_args, keywords);
     if (candidacy == PTAC_CANDIDACY_ITS)
         ptac_candidate_leave();
     return result;
