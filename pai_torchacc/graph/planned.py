@@ -22,6 +22,7 @@ from pai_torchacc.graph.names import Names, names_of, owner_of
 from pai_torchacc.graph.recording import Leave, Recorder
 from pai_torchacc.graph.refusals import CannotPlan
 from pai_torchacc.graph.signature import (
+    Containers,
     Described,
     describe,
     key_of,
@@ -184,7 +185,7 @@ class Planned:
             given = (
                 *tensors,
                 *(of_modules[place] for place in graph.places),
-                *(tensor for tensor, _ in graph.held),
+                *(tensor for tensor, _ in recorded.graph.held),
             )
             with torch.no_grad():
                 runs.append(self._c.plan_times(lowered.plan, given))
@@ -384,6 +385,7 @@ class Planned:
         modules = self._modules()
         before = State(modules, is_step=call.learnt is not None)
         learning = _learning(call.learnt)
+        containers = Containers((args, kwargs))
         observer = self._observer()
         try:
             recorder = Recorder(
@@ -419,6 +421,7 @@ class Planned:
             owner = self._owner_of(args)
             if (describe(args, [], owner), describe(kwargs, [])) != call.described:
                 raise CannotPlan("forward changes its arguments")
+            containers.check(returned)
             results, rebuild = results_of(returned, call.learnt is not None)
             graph = recorder.finish(results)
             if not graph.nodes:
@@ -486,12 +489,11 @@ class Planned:
                 lowered = lower(recorded.graph, self._c)
         except RowsChanged:
             return
-        graph = recorded.graph
         is_added = self._c.planned_add(
             self.entry,
             recorded.described,
-            _places(list(graph.places), of_modules),
-            tuple(tensor for tensor, _ in graph.held),
+            _places(list(recorded.graph.places), of_modules),
+            tuple(tensor for tensor, _ in recorded.graph.held),
             lowered.plan,
             recorded.rebuild,
             generation,

@@ -79,6 +79,7 @@ _WHY = {
     "STORE_DEREF": "sets {}, a variable of an enclosing function",
     "DELETE_DEREF": "deletes {}, a variable of an enclosing function",
     "IMPORT_NAME": "imports {}",
+    "PUSH_EXC_INFO": "catches exceptions",
     "CHECK_EXC_MATCH": "catches exceptions",
     "CHECK_EG_MATCH": "catches exceptions",
     "LOAD_BUILD_CLASS": "defines a class",
@@ -140,7 +141,16 @@ def scan(code: CodeType) -> Scan:
     chain: tuple[str, ...] = ()
     home: dict[tuple[str, ...], int] = {}
     line, is_called = code.co_firstlineno, False
+    before: dis.Instruction | None = None
     for one in dis.get_instructions(code):
+        if before is not None and before.opname == "PUSH_EXC_INFO":
+            if one.opname != "WITH_EXCEPT_START" and found.refusal is None:
+                found.refusal = _WHY["PUSH_EXC_INFO"], line
+        if one.opname == "IS_OP" and found.refusal is None:
+            if one.is_jump_target or not _is_single(before):
+                found.refusal = "asks whether two objects are one", line
+        if one.opname != "EXTENDED_ARG":
+            before = one
         line = (one.positions.lineno if one.positions else None) or line
         name = one.opname
         if found.refusal is None and (why := _why_not(code, one, accepted)):
@@ -161,6 +171,15 @@ def scan(code: CodeType) -> Scan:
         elif name == "LOAD_DEREF" and one.argval in code.co_freevars:
             chain, home, is_called = (one.argval,), found.cells, False
     return found
+
+
+def _is_single(one: dis.Instruction | None) -> bool:
+    """It loads an object of which there is one; others may be one or another."""
+    return (
+        one is not None
+        and one.opname == "LOAD_CONST"
+        and (one.argval is None or type(one.argval) in (bool, type(Ellipsis)))
+    )
 
 
 def _is_called(one: dis.Instruction) -> bool:

@@ -9,7 +9,7 @@ can get hold of.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from types import CodeType, FrameType
+from types import CodeType, FrameType, TracebackType
 from typing import Any
 
 from torch import nn
@@ -72,7 +72,8 @@ class Observer:
             return
         try:
             if event == "call":
-                self._begin(frame)
+                if self._begin(frame):
+                    _check_given(frame)
             elif event == "c_call" and self._is_of_program(frame):
                 self._call(frame, called)
         except CannotPlan as refusal:
@@ -141,6 +142,15 @@ class Observer:
         if local is None or not isinstance(frame.f_locals.get(local), nn.Module):
             raise CannotPlan(f"{name}() asks what is no module", place)
         self.found.asks_by_name = True
+
+
+def _check_given(frame: FrameType) -> None:
+    """Refuse what is told of an exception, which it may silence: an ``__exit__``."""
+    for value in frame.f_locals.values():
+        for item in value if type(value) is tuple else (value,):
+            if isinstance(item, BaseException | TracebackType):
+                place = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+                raise CannotPlan(f"{frame.f_code.co_name} catches exceptions", place)
 
 
 def _key_of(frame: FrameType) -> tuple[int, int]:

@@ -490,7 +490,18 @@ def _is_pythons(cls: type) -> bool:
     home = sys.modules.get(cls.__module__)
     file = getattr(home, "__file__", None) or ""
     is_of_source = cls.__module__ == "__main__" or file.endswith((".py", ".pyc"))
-    return bool(cls.__flags__ & _HEAP_TYPE) and is_of_source
+    is_heap_type = bool(cls.__flags__ & _HEAP_TYPE)
+    return is_heap_type and is_of_source and not _is_of_c(cls)
+
+
+def _is_of_c(cls: type) -> bool:
+    """It has functions of C of its own, whatever module it is said to be of."""
+    return any(
+        getattr(value, "__objclass__", None) is cls
+        or (type(value) is BuiltinFunctionType and value.__self__ is cls)
+        for value in vars(cls).values()
+        if type(value) in _OF_C
+    )
 
 
 def _has_plain_bases(cls: type) -> bool:

@@ -1,0 +1,218 @@
+"""What a call can do unseen: it is refused, or guards compare it."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import operator
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from unasked import called, hits, refusals, unedited
+
+import pai_torchacc as ptac
+
+Function = Callable[..., Any]
+
+
+class Layer(nn.Module):
+    """A linear layer, and a function that is called with it."""
+
+    def __init__(self, function: Function):
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear = nn.Linear(8, 8)
+        self.function = function
+        self.config = SimpleNamespace(scale=2.0)
+        self.special = torch.ones(4, 8)
+        self.dummy = nn.Parameter(torch.ones(3))
+        self.several = nn.ParameterList([torch.ones(3)])
+
+    def forward(self, *args: Any) -> Any:
+        return self.function(self, *args)
+
+
+X = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture(autouse=True)
+def _planned_unasked() -> Iterator[None]:
+    with unedited(), torch.no_grad():
+        yield
+
+
+def _layer(function: Function) -> Layer:
+    return Layer(function).eval()
+
+
+def _assert_refused(layer: Layer, why: str, *args: Any) -> None:
+    called(layer, *args)
+    called(layer, *args)
+    assert hits(layer) == 0
+    (text,) = [text for name, text in refusals() if name == "Layer"][-1:]
+    assert why in text
+
+
+# --- containers among arguments
+
+
+def _stores(self: Any, batch: dict[str, Tensor]) -> Any:
+    batch["y"] = torch.tanh(self.linear(batch["x"]))
+    return batch
+
+
+def _keeps_state(self: Any, states: list[Tensor]) -> Tensor:
+    states[0] = torch.tanh(self.linear(states[0]))
+    return states[0]
+
+
+def _reverses(self: Any, xs: list[Tensor]) -> Tensor:
+    xs.reverse()
+    return torch.tanh(self.linear(xs[0]))
+
+
+def _stores_deep(self: Any, xs: list[Any]) -> Tensor:
+    xs[0]["k"] = torch.cat([xs[0]["k"], self.linear(X)])[-4:]
+    return torch.tanh(xs[0]["k"])
+
+
+@pytest.mark.parametrize("is_asked", [False, True])
+@pytest.mark.parametrize(
+    "function, argument",
+    [
+        (_stores, lambda: {"x": X.clone()}),
+        (_keeps_state, lambda: [X.clone()]),
+        (_reverses, lambda: [X.clone(), X + 1]),
+        (_stores_deep, lambda: [{"k": X.clone()}]),
+    ],
+)
+def test_what_is_stored_into_an_argument_is_there(
+    function: Function, argument: Callable[[], Any], is_asked: bool
+) -> None:
+    layer, ours, stocks = _layer(function), argument(), argument()
+    if is_asked:
+        ptac.optimize(layer, on_refusal="ignore")
+    for i in range(8):
+        if isinstance(ours, dict):
+            ours["x"] = stocks["x"] = X + i
+        mine, theirs = layer(ours), layer._call_impl(stocks)
+        torch.testing.assert_close(mine, theirs)
+        torch.testing.assert_close(ours, stocks)
+        assert (mine is ours) == (theirs is stocks)
+    if not is_asked:
+        assert "forward changes its arguments" in dict(refusals())["Layer"]
+
+
+def _returns_it(self: Any, x: Tensor, made: list[float]) -> Any:
+    return torch.tanh(self.linear(x)), made
+
+
+@pytest.mark.parametrize("is_asked", [False, True])
+def test_an_argument_that_is_returned_is_that_very_one(is_asked: bool) -> None:
+    layer, made = _layer(_returns_it), [1.0]
+    if is_asked:
+        ptac.optimize(layer, on_refusal="ignore")
+    assert called(layer, X, made)[1] is made
+
+
+# --- identity
+
+
+def _is_one(self: Any, q: Tensor, k: Tensor) -> Tensor:
+    y = torch.tanh(self.linear(q))
+    return y + k if q is k else y - k
+
+
+def _is_its(self: Any, x: Tensor) -> Tensor:
+    y = torch.tanh(self.linear(x))
+    return y * 2 if x is self.special else y
+
+
+def _is_either(self: Any, x: Tensor) -> Tensor:
+    y = torch.tanh(self.linear(x))
+    return y * 2 if x is (None if y is None else self.special) else y
+
+
+def test_identity_is_not_asked() -> None:
+    why = "asks whether two objects are one"
+    _assert_refused(_layer(_is_one), f"_is_one {why}", X, X + 1)
+    _assert_refused(_layer(_is_its), f"_is_its {why}", X)
+    _assert_refused(_layer(_is_either), f"_is_either {why}", X)
+
+
+def _is_none(self: Any, x: Tensor, mask: Tensor | None = None) -> Tensor:
+    flag = mask is None
+    y = self.linear(x) if mask is None or self.config is not None else x
+    return torch.tanh(y) if flag is True else torch.relu(y)
+
+
+def test_none_is_one_object() -> None:
+    layer = _layer(_is_none)
+    called(layer, X)
+    assert hits(layer) == 1
+
+
+# --- exceptions
+
+
+def _excepts(self: Any, x: Tensor) -> Tensor:
+    y = torch.tanh(self.linear(x))
+    try:
+        k = self.config.more
+    except:  # noqa: E722
+        k = 1.0
+    return y * k
+
+
+class Silent:
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *error: object) -> bool:
+        return True
+
+
+def _silences(self: Any, x: Tensor) -> Tensor:
+    y, k = torch.tanh(self.linear(x)), 1.0
+    with Silent():
+        k = self.config.more
+    return y * k
+
+
+def _does_not_need_to(self: Any, x: Tensor) -> Tensor:
+    with Silent():
+        return torch.tanh(self.linear(x))
+
+
+def test_exceptions_are_not_caught() -> None:
+    _assert_refused(_layer(_excepts), "_excepts catches exceptions", X)
+    _assert_refused(_layer(_silences), "__exit__ catches exceptions", X)
+    layer = _layer(_does_not_need_to)
+    called(layer, X)
+    assert hits(layer) == 1
+
+
+# --- what asks unseen
+
+
+def _gets(self: Any, x: Tensor) -> Tensor:
+    return torch.tanh(self.linear(x)) * operator.attrgetter("scale")(self.config)
+
+
+def _calls(self: Any, x: Tensor) -> Tensor:
+    return operator.methodcaller("tanh")(self.linear(x))
+
+
+def _of_autocast(self: Any, x: Tensor) -> Tensor:
+    return torch.tanh(self.linear(x)).to(torch.get_autocast_dtype("cpu"))
+
+
+def test_what_asks_unseen_is_refused() -> None:
+    text = "operator.attrgetter is a class that is not plain"
+    _assert_refused(_layer(_gets), text, X)
+    _assert_refused(_layer(_calls), "operator.methodcaller is a class", X)
+    _assert_refused(_layer(_of_autocast), "get_autocast_dtype() is called", X)
