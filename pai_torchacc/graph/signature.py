@@ -65,11 +65,14 @@ class Containers:
     def __init__(self, object: Any):
         self._items = {id(one): (one, _items_of(one)) for one in _containers_in(object)}
 
-    def check(self, returned: Any) -> None:
+    def check(self, are_alike: bool, returned: Any) -> None:
         """Raise :class:`CannotPlan` where a call has changed one, or returns one.
 
         A replayed call would neither put its results there nor return that very one.
+        ``are_alike``: the arguments are as they were described before the call.
         """
+        if not are_alike:
+            raise CannotPlan("forward changes its arguments")
         for one, before in self._items.values():
             now = _items_of(one)
             if len(now) != len(before) or any(map(operator.is_not, now, before)):

@@ -115,6 +115,7 @@ class Automatic(Planned):
     def _prove(self, call: Call, observer: Observer, graph: Graph, result: Any) -> bool:
         used = {id(call.of_modules[place]) for place in graph.places}
         reading = Reading(observer.found, self._modules(), used)
+        reading.check_arguments(call.tensors)
         reading.check_result(result)
         if not self._is_read_before(reading):
             return False

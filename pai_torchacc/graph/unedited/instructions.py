@@ -143,18 +143,13 @@ def scan(code: CodeType) -> Scan:
     line, is_called = code.co_firstlineno, False
     before: dis.Instruction | None = None
     for one in dis.get_instructions(code):
-        if before is not None and before.opname == "PUSH_EXC_INFO":
-            if one.opname != "WITH_EXCEPT_START" and found.refusal is None:
-                found.refusal = _WHY["PUSH_EXC_INFO"], line
-        if one.opname == "IS_OP" and found.refusal is None:
-            if one.is_jump_target or not _is_single(before):
-                found.refusal = "asks whether two objects are one", line
+        why = _why_not(code, one, accepted) or _why_not_behind(before, one)
+        if found.refusal is None and why:
+            found.refusal = why, line
         if one.opname != "EXTENDED_ARG":
             before = one
         line = (one.positions.lineno if one.positions else None) or line
         name = one.opname
-        if found.refusal is None and (why := _why_not(code, one, accepted)):
-            found.refusal = why, line
         if name in _ATTRIBUTES:
             found.attributes.setdefault(one.argval, line)
             if chain and name != "LOAD_SUPER_ATTR":
@@ -171,6 +166,16 @@ def scan(code: CodeType) -> Scan:
         elif name == "LOAD_DEREF" and one.argval in code.co_freevars:
             chain, home, is_called = (one.argval,), found.cells, False
     return found
+
+
+def _why_not_behind(before: dis.Instruction | None, one: dis.Instruction) -> str | None:
+    """What is refused for the instruction that goes before it."""
+    is_caught = before is not None and before.opname == "PUSH_EXC_INFO"
+    if is_caught and one.opname != "WITH_EXCEPT_START":
+        return _WHY["PUSH_EXC_INFO"]
+    if one.opname == "IS_OP" and (one.is_jump_target or not _is_single(before)):
+        return "asks whether two objects are one"
+    return None
 
 
 def _is_single(one: dis.Instruction | None) -> bool:

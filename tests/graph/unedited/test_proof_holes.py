@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import operator
 from collections.abc import Callable, Iterator
@@ -216,3 +215,128 @@ def test_what_asks_unseen_is_refused() -> None:
     _assert_refused(_layer(_gets), text, X)
     _assert_refused(_layer(_calls), "operator.methodcaller is a class", X)
     _assert_refused(_layer(_of_autocast), "get_autocast_dtype() is called", X)
+
+
+# --- functions that are changed in place
+
+
+def _times(y: Tensor, k: float = 2.0, *, more: float = 1.0) -> Tensor:
+    return y * k + more
+
+
+def _less(y: Tensor, k: float = 2.0, *, more: float = 1.0) -> Tensor:
+    return y - k
+
+
+TIMES = functools.partial(torch.mul, other=2.0)
+
+
+def _by_function(self: Any, x: Tensor) -> Tensor:
+    return _times(torch.tanh(self.linear(x)))
+
+
+def _by_partial(self: Any, x: Tensor) -> Tensor:
+    return TIMES(torch.tanh(self.linear(x)))
+
+
+@pytest.mark.parametrize(
+    "name, value",
+    [
+        ("__code__", _less.__code__),
+        ("__defaults__", (7.0,)),
+        ("__kwdefaults__", {"more": 5.0}),
+    ],
+)
+def test_a_function_that_is_changed_in_place(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: object
+) -> None:
+    layer = _layer(_by_function)
+    called(layer, X)
+    assert hits(layer) == 1
+    monkeypatch.setattr(_times, name, value)
+    torch.testing.assert_close(layer(X), layer._call_impl(X))
+
+
+def test_a_partial_that_is_changed_in_place() -> None:
+    layer = _layer(_by_partial)
+    called(layer, X)
+    assert hits(layer) == 1
+    for change in (
+        lambda: TIMES.keywords.update(other=3.0),
+        lambda: TIMES.__setstate__((torch.mul, (), {"other": 5.0}, {})),  # type: ignore[attr-defined]
+    ):
+        change()
+        torch.testing.assert_close(layer(X), layer._call_impl(X))
+
+
+# --- tensors that no operator reads
+
+
+def _of_type(self: Any, x: Tensor) -> Tensor:
+    return torch.tanh(torch.relu(x).to(self.dummy.dtype))
+
+
+def _of_size(self: Any, x: Tensor) -> Tensor:
+    return torch.tanh(torch.relu(x)[:, : self.dummy.shape[0]])
+
+
+def _of_size_in_list(self: Any, x: Tensor) -> Tensor:
+    return torch.tanh(torch.relu(x)[:, : self.several[0].shape[0]])
+
+
+SIZED = torch.ones(3)
+
+
+def _of_global(self: Any, x: Tensor) -> Tensor:
+    return torch.tanh(torch.relu(x)[:, : SIZED.shape[0]])
+
+
+def _resize(layer: Layer) -> None:
+    layer.dummy.data = torch.ones(5)
+    layer.several[0].data = torch.ones(5)
+    SIZED.resize_(SIZED.numel() + 1)
+
+
+@pytest.mark.parametrize(
+    "function, change",
+    [
+        (_of_type, lambda layer: layer.double()),
+        (_of_size, _resize),
+        (_of_size_in_list, _resize),
+        (_of_global, _resize),
+    ],
+)
+def test_a_tensor_that_is_asked_for_its_kind(
+    function: Function, change: Callable[[Layer], Any]
+) -> None:
+    layer = _layer(function)
+    called(layer, X)
+    assert hits(layer) == 1
+    change(layer)
+    ours, expected = layer(X), layer._call_impl(X)
+    assert (ours.dtype, ours.shape) == (expected.dtype, expected.shape)
+    torch.testing.assert_close(ours, expected)
+
+
+# --- attributes of arguments
+
+
+def _by_flag(self: Any, x: Any) -> Tensor:
+    y = torch.tanh(self.linear(x))
+    return y * 2 if x.flag else y
+
+
+def test_attributes_of_arguments_are_not_asked() -> None:
+    x = X.clone()
+    x.flag = True  # type: ignore[attr-defined]
+    _assert_refused(_layer(_by_flag), "a tensor with the attribute flag", x)
+
+
+def _is_among(self: Any, x: Tensor) -> Tensor:
+    y = torch.tanh(self.linear(x))
+    return y * 2 if x in [self.special] else y
+
+
+def test_an_argument_that_is_read_by_name() -> None:
+    layer = _layer(_is_among)
+    _assert_refused(layer, "read by name as well", layer.special)
