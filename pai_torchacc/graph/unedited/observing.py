@@ -74,6 +74,7 @@ class Observer:
             if event == "call":
                 if self._begin(frame):
                     _check_given(frame)
+                    _check_compared(frame)
             elif event == "c_call" and self._is_of_program(frame):
                 self._call(frame, called)
         except CannotPlan as refusal:
@@ -151,6 +152,19 @@ def _check_given(frame: FrameType) -> None:
             if isinstance(item, BaseException | TracebackType):
                 place = f"{frame.f_code.co_filename}:{frame.f_lineno}"
                 raise CannotPlan(f"{frame.f_code.co_name} catches exceptions", place)
+
+
+def _check_compared(frame: FrameType) -> None:
+    """Refuse comparing with what is no submodule; those are no arguments."""
+    code = frame.f_code
+    for name, line in scan(code).compared.items():
+        owner = frame.f_locals.get(code.co_varnames[0])
+        is_module = isinstance(owner, nn.Module) and not (
+            name in vars(owner) or hasattr(type(owner), name)
+        )
+        if not (is_module and isinstance(vars(owner)["_modules"].get(name), nn.Module)):
+            text = f"{code.co_name} asks whether two objects are one"
+            raise CannotPlan(text, f"{code.co_filename}:{line}")
 
 
 def _key_of(frame: FrameType) -> tuple[int, int]:

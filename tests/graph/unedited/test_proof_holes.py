@@ -143,6 +143,26 @@ def test_identity_is_not_asked() -> None:
     _assert_refused(_layer(_is_either), f"_is_either {why}", X)
 
 
+def _is_a_layer(self: Any, x: Tensor) -> Tensor:
+    for layer in (self.linear, self.linear):
+        x = torch.tanh(layer(x)) if layer is self.linear else x
+    return x
+
+
+def _is_of_another(self: Any, x: Tensor) -> Tensor:
+    layer, self = self.linear, self.config
+    return torch.tanh(layer(x)) if layer is not self.scale else x
+
+
+def test_a_submodule_is_under_guard() -> None:
+    layer = _layer(_is_a_layer)
+    called(layer, X)
+    assert hits(layer) == 1
+    layer.linear = nn.Linear(8, 8)
+    torch.testing.assert_close(layer(X), layer._call_impl(X))
+    _assert_refused(_layer(_is_of_another), "asks whether two objects are one", X)
+
+
 def _is_none(self: Any, x: Tensor, mask: Tensor | None = None) -> Tensor:
     flag = mask is None
     y = self.linear(x) if mask is None or self.config is not None else x
