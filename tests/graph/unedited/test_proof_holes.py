@@ -360,3 +360,14 @@ def _is_among(self: Any, x: Tensor) -> Tensor:
 def test_an_argument_that_is_read_by_name() -> None:
     layer = _layer(_is_among)
     _assert_refused(layer, "read by name as well", layer.special)
+
+
+def test_arguments_with_attributes_are_given_back() -> None:
+    layer, x = _layer(_is_none), X.clone()
+    called(layer, x)
+    assert hits(layer) == 1
+    x.relu = x.tanh = lambda: x  # type: ignore[method-assign]
+    torch.testing.assert_close(layer(x), layer._call_impl(x))
+    assert hits(layer) == 1
+    layer(X)
+    assert hits(layer) == 2
