@@ -22,6 +22,7 @@ from pai_torchacc.graph.names import Names, names_of, owner_of
 from pai_torchacc.graph.recording import Leave, Recorder
 from pai_torchacc.graph.refusals import CannotPlan
 from pai_torchacc.graph.signature import (
+    Containers,
     Described,
     describe,
     key_of,
@@ -384,6 +385,7 @@ class Planned:
         modules = self._modules()
         before = State(modules, is_step=call.learnt is not None)
         learning = _learning(call.learnt)
+        containers = Containers((args, kwargs))
         observer = self._observer()
         try:
             recorder = Recorder(
@@ -416,9 +418,8 @@ class Planned:
                 raise CannotPlan("a name or a container changes")
             if _learning(call.learnt) != learning:
                 raise CannotPlan("the step changes what learns, or grad mode")
-            owner = self._owner_of(args)
-            if (describe(args, [], owner), describe(kwargs, [])) != call.described:
-                raise CannotPlan("forward changes its arguments")
+            now = describe(args, [], self._owner_of(args)), describe(kwargs, [])
+            containers.check(now == call.described, returned)
             results, rebuild = results_of(returned, call.learnt is not None)
             graph = recorder.finish(results)
             if not graph.nodes:
@@ -486,12 +487,11 @@ class Planned:
                 lowered = lower(recorded.graph, self._c)
         except RowsChanged:
             return
-        graph = recorded.graph
         is_added = self._c.planned_add(
             self.entry,
             recorded.described,
-            _places(list(graph.places), of_modules),
-            tuple(tensor for tensor, _ in graph.held),
+            _places(list(recorded.graph.places), of_modules),
+            tuple(tensor for tensor, _ in recorded.graph.held),
             lowered.plan,
             recorded.rebuild,
             generation,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import operator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -50,6 +51,48 @@ def describe(object: Any, tensors: list[Tensor], owner: Any = None) -> Described
     if isinstance(object, OF_TRAINING) or (object is owner and owner is not None):
         return (4, object)
     raise CannotPlan(f"an argument is of the class {kind.__qualname__}")
+
+
+class Containers:
+    """Lists, tuples and dictionaries among arguments, with all that is in them now.
+
+    Parameters
+    ----------
+    object : object
+        Arguments that :func:`describe` has gone through.
+    """
+
+    def __init__(self, object: Any):
+        self._items = {id(one): (one, _items_of(one)) for one in _containers_in(object)}
+
+    def check(self, are_alike: bool, returned: Any) -> None:
+        """Raise :class:`CannotPlan` where a call has changed one, or returns one.
+
+        A replayed call would neither put its results there nor return that very one.
+        ``are_alike``: the arguments are as they were described before the call.
+        """
+        if not are_alike:
+            raise CannotPlan("forward changes its arguments")
+        for one, before in self._items.values():
+            now = _items_of(one)
+            if len(now) != len(before) or any(map(operator.is_not, now, before)):
+                raise CannotPlan("forward changes its arguments")
+        for one in _containers_in(returned):
+            if type(one) is not tuple and id(one) in self._items:
+                raise CannotPlan("a container that is an argument is returned")
+
+
+def _containers_in(object: Any) -> Iterator[Any]:
+    if isinstance(object, list | tuple | dict):
+        yield object
+        for item in object.values() if isinstance(object, dict) else object:
+            yield from _containers_in(item)
+
+
+def _items_of(container: Any) -> list[Any]:
+    if isinstance(container, dict):
+        return [*container.keys(), *container.values()]
+    return list(container)
 
 
 def key_of(

@@ -146,12 +146,18 @@ class Automatic(Planned):
             return None
         return super()._way_of(call, device)
 
+    def _plan(self, key: Any, recorded: Any, of_modules: Any) -> None:
+        """For arguments without attributes of the program's, which nobody asked for."""
+        recorded.described = tuple(map(_bare, recorded.described))
+        super()._plan(key, recorded, of_modules)
+
     def _observer(self) -> Observer | None:
         return Observer()
 
     def _prove(self, call: Call, observer: Observer, graph: Graph, result: Any) -> bool:
         used = {id(call.of_modules[place]) for place in graph.places}
         reading = Reading(observer.found, self._modules(), used)
+        reading.check_arguments(call.tensors)
         reading.check_result(result)
         reading.modules.remove(self._root)  # which it is not to keep alive
         if not self._is_read_before(reading):
@@ -193,6 +199,16 @@ class Automatic(Planned):
         is_of_moment = refusal.is_of_first or (key == "hooks" and was_used)
         if not self._recorded and not self._first_of and not is_of_moment:
             self.give_up(str(refusal))
+
+
+def _bare(described: Any) -> Any:
+    """A description, of tensors that have no attributes but torch's."""
+    kind, *parts = described
+    if kind == 0:
+        return (5,)
+    if kind in (2, 3):
+        return kind, parts[0], tuple(map(_bare, parts[1]))
+    return described
 
 
 def _is_constant(leaf: Any) -> bool:

@@ -79,6 +79,7 @@ _WHY = {
     "STORE_DEREF": "sets {}, a variable of an enclosing function",
     "DELETE_DEREF": "deletes {}, a variable of an enclosing function",
     "IMPORT_NAME": "imports {}",
+    "PUSH_EXC_INFO": "catches exceptions",
     "CHECK_EXC_MATCH": "catches exceptions",
     "CHECK_EG_MATCH": "catches exceptions",
     "LOAD_BUILD_CLASS": "defines a class",
@@ -130,6 +131,8 @@ class Scan:
     """Of both: what is not called there and then."""
     attributes: dict[str, int] = field(default_factory=dict)
     """All attributes, and a line of each."""
+    compared: dict[str, int] = field(default_factory=dict)
+    """Attributes of the first argument by whose identity something is told."""
 
 
 @functools.lru_cache(maxsize=4096)
@@ -140,11 +143,15 @@ def scan(code: CodeType) -> Scan:
     chain: tuple[str, ...] = ()
     home: dict[tuple[str, ...], int] = {}
     line, is_called = code.co_firstlineno, False
+    behind: tuple[dis.Instruction | None, ...] = (None, None)
     for one in dis.get_instructions(code):
+        why = _why_not(code, one, accepted) or _why_not_behind(found, code, behind, one)
+        if found.refusal is None and why:
+            found.refusal = why, line
+        if one.opname != "EXTENDED_ARG":
+            behind = (behind[1], one)
         line = (one.positions.lineno if one.positions else None) or line
         name = one.opname
-        if found.refusal is None and (why := _why_not(code, one, accepted)):
-            found.refusal = why, line
         if name in _ATTRIBUTES:
             found.attributes.setdefault(one.argval, line)
             if chain and name != "LOAD_SUPER_ATTR":
@@ -161,6 +168,56 @@ def scan(code: CodeType) -> Scan:
         elif name == "LOAD_DEREF" and one.argval in code.co_freevars:
             chain, home, is_called = (one.argval,), found.cells, False
     return found
+
+
+def _why_not_behind(
+    found: Scan,
+    code: CodeType,
+    behind: tuple[dis.Instruction | None, ...],
+    one: dis.Instruction,
+) -> str | None:
+    """What is refused for the two instructions that go before it."""
+    before = behind[1]
+    is_caught = before is not None and before.opname == "PUSH_EXC_INFO"
+    if is_caught and one.opname != "WITH_EXCEPT_START":
+        return _WHY["PUSH_EXC_INFO"]
+    if one.opname != "IS_OP" or (_is_single(before) and not one.is_jump_target):
+        return None
+    if before is not None and not one.is_jump_target and _is_of_first(code, *behind):
+        line = (one.positions.lineno if one.positions else None) or 0
+        found.compared.setdefault(before.argval, line)
+        return None
+    return "asks whether two objects are one"
+
+
+def _is_of_first(
+    code: CodeType, object: dis.Instruction | None, one: dis.Instruction | None
+) -> bool:
+    """It loads an attribute of the first argument, which stays what it was."""
+    if object is None or one is None or one.opname != "LOAD_ATTR":
+        return False
+    first = code.co_varnames[0] if code.co_argcount else ""
+    loaded = object.argval if isinstance(object.argval, tuple) else (object.argval,)
+    is_loaded = object.opname.startswith("LOAD_FAST") and loaded[-1] == first
+    return (
+        is_loaded
+        and not one.is_jump_target
+        and not any(
+            other.opname.startswith(("STORE_FAST", "DELETE_FAST", "LOAD_FAST_AND"))
+            and first
+            in (other.argval if type(other.argval) is tuple else (other.argval,))
+            for other in dis.get_instructions(code)
+        )
+    )
+
+
+def _is_single(one: dis.Instruction | None) -> bool:
+    """It loads an object of which there is one; others may be one or another."""
+    return (
+        one is not None
+        and one.opname == "LOAD_CONST"
+        and (one.argval is None or type(one.argval) in (bool, type(Ellipsis)))
+    )
 
 
 def _is_called(one: dis.Instruction) -> bool:

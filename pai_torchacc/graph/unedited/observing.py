@@ -9,7 +9,7 @@ can get hold of.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from types import CodeType, FrameType
+from types import CodeType, FrameType, TracebackType
 from typing import Any
 
 from torch import nn
@@ -72,7 +72,9 @@ class Observer:
             return
         try:
             if event == "call":
-                self._begin(frame)
+                if self._begin(frame):
+                    _check_given(frame)
+                    _check_compared(frame)
             elif event == "c_call" and self._is_of_program(frame):
                 self._call(frame, called)
         except CannotPlan as refusal:
@@ -141,6 +143,28 @@ class Observer:
         if local is None or not isinstance(frame.f_locals.get(local), nn.Module):
             raise CannotPlan(f"{name}() asks what is no module", place)
         self.found.asks_by_name = True
+
+
+def _check_given(frame: FrameType) -> None:
+    """Refuse what is told of an exception, which it may silence: an ``__exit__``."""
+    for value in frame.f_locals.values():
+        for item in value if type(value) is tuple else (value,):
+            if isinstance(item, BaseException | TracebackType):
+                place = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+                raise CannotPlan(f"{frame.f_code.co_name} catches exceptions", place)
+
+
+def _check_compared(frame: FrameType) -> None:
+    """Refuse comparing with what is no submodule; those are no arguments."""
+    code = frame.f_code
+    for name, line in scan(code).compared.items():
+        owner = frame.f_locals.get(code.co_varnames[0])
+        is_module = isinstance(owner, nn.Module) and not (
+            name in vars(owner) or hasattr(type(owner), name)
+        )
+        if not (is_module and isinstance(vars(owner)["_modules"].get(name), nn.Module)):
+            text = f"{code.co_name} asks whether two objects are one"
+            raise CannotPlan(text, f"{code.co_filename}:{line}")
 
 
 def _key_of(frame: FrameType) -> tuple[int, int]:

@@ -63,6 +63,10 @@ _LARGEST = object.__basicsize__ + 16
 _OF_MODULES = (vars(nn.Module()).keys() | vars(nn.Module).keys()) - {"training"}
 """Attributes by which torch's modules work, and which guards know."""
 
+_OF_FUNCTIONS = "__code__", "__defaults__", "__kwdefaults__"
+_OF_PARTIALS = "func", "args", "keywords"
+"""What they consist of, which may be replaced in place."""
+
 _ALL_TENSORS = words("""
     parameters named_parameters buffers named_buffers state_dict _parameters _buffers
     get_parameter get_buffer
@@ -135,6 +139,19 @@ class Reading:
         self.bindings = sorted([*self.bindings, *more], key=_id_of_home)
         self.modules = list(dict.fromkeys([*other.modules, *self.modules]))
 
+    def check_arguments(self, tensors: list[Tensor]) -> None:
+        """Raise :class:`CannotPlan` where one has attributes that are asked for.
+
+        Also where the call can come to one by another way, and compare the two.
+        """
+        for tensor in tensors:
+            names = self._names.keys() & getattr(tensor, "__dict__", {}).keys()
+            for name in sorted(names):
+                text = f"an argument is a tensor with the attribute {name}"
+                raise CannotPlan(text, self._names[name])
+            if id(tensor) in self._seen:
+                raise CannotPlan("an argument is a tensor that is read by name as well")
+
     def check_result(self, returned: Any) -> None:
         """Raise :class:`CannotPlan` where it has a container that lives on.
 
@@ -158,6 +175,10 @@ class Reading:
         if len(self.bindings) >= MOST_BINDINGS:
             raise CannotPlan("it reads more names than are compared")
         self.bindings.append((home, name, *object))
+
+    def _bind_parts(self, object: Any, names: tuple[str, ...]) -> None:
+        """Attributes that are no items of its dictionary."""
+        self._bind(object, names, tuple(getattr(object, name) for name in names))
 
     def _add_class(self, cls: type) -> None:
         self._bind(cls, None, None)
@@ -241,6 +262,7 @@ class Reading:
 
     def _read_function(self, function: FunctionType) -> None:
         code = function.__code__
+        self._bind_parts(function, _OF_FUNCTIONS)
         place = f"{code.co_filename}:{code.co_firstlineno}"
         said = f"a default of {code.co_name}"
         self._look(function.__defaults__, said, place)
@@ -309,6 +331,8 @@ class Reading:
             raise CannotPlan(f"{said} is of the class {_class_of(tensor)}", place)
         if not self._names.keys().isdisjoint(getattr(tensor, "__dict__", ())):
             raise CannotPlan(f"{said} is a tensor with attributes of its own", place)
+        if id(tensor) not in self._used:
+            self._bind(tensor, None, None)  # its sizes and strides
 
     def _look_at_container(self, object: Any, said: str, place: str) -> None:
         if len(object) > _MOST_ITEMS:
@@ -333,9 +357,10 @@ class Reading:
     def _look_at_object(self, object: Any, said: str, place: str) -> None:
         """An object of a class of the program's, with a dictionary and nothing else."""
         cls = type(object)
-        if isinstance(object, functools.partial):
-            for part in (object.func, object.args, object.keywords):
-                self._look(part, said, place)
+        if cls is functools.partial:
+            self._bind_parts(object, _OF_PARTIALS)
+            for name in _OF_PARTIALS:
+                self._look(getattr(object, name), said, place)
             return
         is_enum = isinstance(object, enum.Enum)
         if cls.__module__ == "typing":
@@ -436,7 +461,7 @@ class Reading:
     def _read_tensors(self, home: dict[str, Any], kind: str) -> None:
         """Those that no operator reads may still be asked for their sizes."""
         asks_all = not self._names.keys().isdisjoint(_ALL_TENSORS)
-        asks_all |= self._observed.asks_by_name
+        asks_all |= self._observed.asks_by_name or kind in _OF_TENSORS
         for name, tensor in home.items():
             if not asks_all and name not in self._names:
                 continue
@@ -456,6 +481,9 @@ class Reading:
                 kind = "a container that outlives the call"
                 raise CannotPlan(f"{what} {kind}", place)
 
+
+_OF_TENSORS = frozenset({"ParameterList", "ParameterDict"})
+"""Modules that are asked for their tensors by number, or by key."""
 
 _TUPLE_GETTER = type(vars(namedtuple("One", "item"))["item"])
 """What gives a named tuple's items."""
@@ -490,7 +518,18 @@ def _is_pythons(cls: type) -> bool:
     home = sys.modules.get(cls.__module__)
     file = getattr(home, "__file__", None) or ""
     is_of_source = cls.__module__ == "__main__" or file.endswith((".py", ".pyc"))
-    return bool(cls.__flags__ & _HEAP_TYPE) and is_of_source
+    is_heap_type = bool(cls.__flags__ & _HEAP_TYPE)
+    return is_heap_type and is_of_source and not _is_of_c(cls)
+
+
+def _is_of_c(cls: type) -> bool:
+    """It has functions of C of its own, whatever module it is said to be of."""
+    return any(
+        getattr(value, "__objclass__", None) is cls
+        or (type(value) is BuiltinFunctionType and value.__self__ is cls)
+        for value in vars(cls).values()
+        if type(value) in _OF_C
+    )
 
 
 def _has_plain_bases(cls: type) -> bool:

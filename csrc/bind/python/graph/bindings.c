@@ -49,6 +49,45 @@ static uint64_t length_of(PyObject *home)
     return hash;
 }
 
+static uint64_t mixed(uint64_t hash, uint64_t number)
+{
+    hash = (hash ^ number) * 0x9E3779B97F4A7C15u;
+    return hash ^ (hash >> 32);
+}
+
+/* Another number for a tensor of another type, other sizes or strides; 0: not plain. */
+static uint64_t geometry_of(PyObject *object)
+{
+    int64_t n = 0, *sizes, *strides;
+    int32_t dtype;
+    uint64_t hash;
+    at_tensor tensor;
+
+    if (!ptac_is_plain(object))
+        return 0;
+    tensor = ptac_borrow(object);
+    if (T.aoti_torch_get_dim(tensor, &n) || T.aoti_torch_get_dtype(tensor, &dtype) ||
+        T.aoti_torch_get_sizes(tensor, &sizes) ||
+        T.aoti_torch_get_strides(tensor, &strides))
+        return 0;
+    hash = mixed((uint64_t)n, (uint64_t)dtype);
+    for (int64_t i = 0; i < n; i++)
+        hash = mixed(mixed(hash, (uint64_t)sizes[i]), (uint64_t)strides[i]);
+    return hash | 1;
+}
+
+/* Each attribute is that part. Those of C's are asked for, which call nothing. */
+static bool parts_are(PyObject *object, PyObject *names, PyObject *parts)
+{
+    for (Py_ssize_t i = 0; i < PyTuple_Size(names); i++) {
+        PTAC_OWNED PyObject *now = PyObject_GetAttr(object, PyTuple_GetItem(names, i));
+
+        if (!now || now != PyTuple_GetItem(parts, i))
+            return false;
+    }
+    return true;
+}
+
 /* What stands there now, borrowed; NULL where nothing does. */
 static PyObject *bound(const ptac_binding *b)
 {
@@ -80,6 +119,10 @@ static bool is_bound(const ptac_binding *b)
         return length_of(b->home) == b->state;
     case PTAC_BOUND_CLASS:
         return b->state != 0 && ptac_type_version((PyTypeObject *)b->home) == b->state;
+    case PTAC_BOUND_GEOMETRY:
+        return b->state != 0 && geometry_of(b->home) == b->state;
+    case PTAC_BOUND_PARTS:
+        return Py_TYPE(b->home) == b->type && parts_are(b->home, b->name, b->object);
     case PTAC_BOUND_IN_OBJECT:
         return Py_TYPE(b->home) == b->type && bound(b) == b->object;
     default:
@@ -117,8 +160,12 @@ static ptac_binding_kind kind_of(PyObject *home, PyObject *name)
         return name == Py_None ? PTAC_BOUND_LENGTH : PTAC_BOUND_IN_LIST;
     if (PyDict_Check(home))
         return name == Py_None ? PTAC_BOUND_LENGTH : PTAC_BOUND_IN_DICT;
+    if (PyTuple_Check(name))
+        return PTAC_BOUND_PARTS;
     if (name != Py_None)
         return PTAC_BOUND_IN_OBJECT;
+    if (ptac_is_plain(home))
+        return PTAC_BOUND_GEOMETRY;
     return PyType_Check(home) ? PTAC_BOUND_CLASS : PTAC_BOUND_IN_CELL;
 }
 
@@ -131,8 +178,13 @@ static bool read_binding(ptac_binding *b, PyObject *tuple)
     b->kind = kind_of(home, name);
     b->home = Py_NewRef(home);
     b->type = Py_TYPE(home);
+    if (b->kind == PTAC_BOUND_PARTS && (!object || !PyTuple_Check(object) ||
+                                        PyTuple_Size(object) != PyTuple_Size(name)))
+        return PyErr_Format(PyExc_TypeError, "a part for each name is expected");
     if (b->kind == PTAC_BOUND_LENGTH) {
         b->state = length_of(home);
+    } else if (b->kind == PTAC_BOUND_GEOMETRY) {
+        b->state = geometry_of(home);
     } else if (b->kind == PTAC_BOUND_CLASS) {
         ptac_class_has((PyTypeObject *)home, ptac_names.forward, NULL); /* a number */
         b->state = ptac_type_version((PyTypeObject *)home);

@@ -13,6 +13,8 @@ typedef enum ptac_binding_kind {
     PTAC_BOUND_IN_OBJECT, /* among its own attributes; and its class is the same */
     PTAC_BOUND_LENGTH,    /* of a list, or a dictionary with the order of its keys */
     PTAC_BOUND_CLASS,     /* it is as it was */
+    PTAC_BOUND_GEOMETRY,  /* of a plain tensor: type, sizes and strides */
+    PTAC_BOUND_PARTS,     /* attributes that are computed, of a function, say */
 } ptac_binding_kind;
 
 typedef struct ptac_binding {
@@ -20,8 +22,8 @@ typedef struct ptac_binding {
     PyObject *home, *name, *object; /* owned; object is NULL where nothing stood */
     PyTypeObject *type;             /* of an object, which lives as long as its class */
     Py_ssize_t at;                  /* in a list */
-    uint64_t state;                 /* a length with its order, or a class's version */
-    uint64_t dict_version;          /* when all that follow in this home were so */
+    uint64_t state;        /* a length with its order, a class's version, a geometry */
+    uint64_t dict_version; /* when all that follow in this home were so */
 } ptac_binding;
 
 typedef struct ptac_bindings {
@@ -38,6 +40,8 @@ typedef struct ptac_bindings {
  *   (object, name, object)       of its own attributes; without: it has none so called
  *   (list or dictionary, None, None)   as many items, and keys in this order
  *   (class, None, None)          no attribute of it, or of a base, has changed
+ *   (tensor, None, None)         plain, of this type, of these sizes and strides
+ *   (object, (name, ...), (part, ...))   of C's attributes; each is that very object
  *
  * Bindings of one dictionary are looked at together where they stand together.
  */

@@ -317,6 +317,7 @@ enum {
     A_SEQUENCE,
     A_DICTIONARY,
     AN_OBJECT,
+    A_BARE_TENSOR,
 };
 
 static bool sequence_matches(PyObject *described, PyObject *object, ptac_found *found)
@@ -355,6 +356,14 @@ static bool dictionary_matches(PyObject *described, PyObject *object, ptac_found
     return true;
 }
 
+/* It has no attributes but torch's. */
+static bool is_bare(PyObject *tensor)
+{
+    PTAC_OWNED PyObject *attributes = PyObject_GenericGetDict(tensor, NULL);
+
+    return attributes && PyDict_Size(attributes) == 0;
+}
+
 bool ptac_arguments_match(PyObject *described, PyObject *object, ptac_found *found)
 {
     bool do_match = false;
@@ -362,6 +371,9 @@ bool ptac_arguments_match(PyObject *described, PyObject *object, ptac_found *fou
     switch (PyLong_AsLong(PyTuple_GetItem(described, 0))) {
     case A_TENSOR:
         do_match = ptac_found_add(found, object);
+        break;
+    case A_BARE_TENSOR:
+        do_match = ptac_found_add(found, object) && is_bare(object);
         break;
     case A_CONSTANT:
         do_match = object && equals(object, PyTuple_GetItem(described, 1));

@@ -88,6 +88,7 @@ bool ptac_circumstances_are(const ptac_circumstances *a, const ptac_circumstance
  *   (2, type, (child, ...))   a list or tuple of these
  *   (3, (key, ...), (child, ...))   a dictionary with these keys and values, in order
  *   (4, object)               that very object
+ *   (5,)                      a tensor that has no attributes but torch's
  *
  * NULL stands for an empty dictionary. No exception is set, and nothing of the program
  * is called: objects are of Python's own types, or torch's.
