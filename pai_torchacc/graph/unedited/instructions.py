@@ -154,6 +154,9 @@ def scan(code: CodeType) -> Scan:
         name = one.opname
         if name in _ATTRIBUTES:
             found.attributes.setdefault(one.argval, line)
+            is_format = one.argval.startswith("format") and one.argval in _NOT_HANDED
+            if found.refusal is None and is_format and not _is_called(one):
+                found.refusal = f"hands {one.argval} to others", line
             if chain and name != "LOAD_SUPER_ATTR":
                 chain = (*chain, one.argval)
                 is_called = is_called or _is_called(one)
@@ -162,6 +165,8 @@ def scan(code: CodeType) -> Scan:
             home.setdefault(chain, line)
             if not is_called and name != "PUSH_NULL":
                 found.handed.add(chain)
+                if found.refusal is None and chain[-1] in _NOT_HANDED:
+                    found.refusal = f"hands {chain[-1]} to others", line
             chain = ()
         if name == "LOAD_GLOBAL":
             chain, home, is_called = (one.argval,), found.chains, _is_called(one)
@@ -262,8 +267,19 @@ def asked_of(code: CodeType, at: int, function: str) -> str | None:
     for i in reversed(range(len(before))):
         if before[i].opname == "LOAD_GLOBAL" and before[i].argval == function:
             behind = [one for one in before[i + 1 :] if one.opname != "PUSH_NULL"]
-            return _local(behind[0]) if behind else None
+            are_plain = all(one.opname.startswith(_PLAIN_LOADS) for one in behind)
+            return _local(behind[0]) if behind and are_plain else None
     return None
+
+
+_PLAIN_LOADS = (
+    *("LOAD_FAST", "LOAD_CONST", "FORMAT_", "CONVERT_VALUE", "BUILD_STRING"),
+    *("BINARY_OP", "PRECALL", "KW_NAMES", "COPY_FREE_VARS"),
+)
+"""Instructions of arguments in which nothing else is asked for or called."""
+
+_NOT_HANDED = frozenset({"getattr", "hasattr", "next", "format", "format_map"})
+"""Functions that are called there and then, or nobody knows what they ask of whom."""
 
 
 def _local(one: dis.Instruction) -> str | None:

@@ -221,8 +221,20 @@ class Reading:
                 raise CannotPlan(f"{said} is not plainly in its module", place)
             self._bind(home, name, home[name])
             object = home[name]
+        if type(object) in _OF_C:
+            self._look_at_owner(object, said, place)
         if is_handed or type(object) not in _OF_C:
             self._look(object, said, place)
+
+    def _look_at_owner(self, function: Any, said: str, place: str) -> None:
+        """What a method of C is of, that was taken from it earlier."""
+        if function in (getattr, hasattr, next, format):
+            if said.rpartition(".")[2] != function.__name__:
+                raise CannotPlan(f"{said} is {function.__name__}", place)
+            return
+        owner = getattr(function, "__self__", None)
+        if owner is not None and not isinstance(owner, ModuleType | type):
+            self._look(owner, f"what {said} is of", place)
 
     def _read_torchs_names(self, code: CodeType, names: Names) -> None:
         """Of a function of torch's, which somebody may have patched."""
@@ -312,6 +324,7 @@ class Reading:
         elif type(object) in _OF_C:
             if not trusted.may_call(object):
                 raise CannotPlan(f"{said} is a function that is not plain", place)
+            self._look_at_owner(object, said, place)
         elif type(object) in (list, dict):
             self._look_at_container(object, said, place)
         elif isinstance(object, tuple | frozenset):
@@ -369,6 +382,7 @@ class Reading:
             raise CannotPlan(f"{said} is of the class {_class_of(object)}", place)
         held = vars(object)
         of_class = self._read_class(cls, said, place)
+        self._bind(object, "__class__")  # no attribute of its own: it stays what it is
         for name in self._names:
             if name in held:
                 self._bind(object, name, held[name])

@@ -87,7 +87,7 @@ _BUILTINS = words("""
 _OF_C = words("""
     _get_tracing_state _has_torch_function_unary _has_torch_function_variadic
     _has_torch_function _log_api_usage_once get_default_dtype
-    get_num_threads is_autocast_cache_enabled is_autocast_enabled
+    is_autocast_cache_enabled is_autocast_enabled
     is_autocast_cpu_enabled is_grad_enabled _is_torch_function_enabled
     """)
 """Of ``torch._C``: settings that plans compare, or stand aside for."""

@@ -269,8 +269,8 @@ def _keeps_shape(self: Any, x: Tensor) -> Tensor:
     ys = [part * 2 for part in parts.values() if isinstance(part, Tensor)]
     mask = torch.zeros(2, 2)
     mask[0] = 1
-    assert getattr(self, "name") == "linear", "{} differs".format(self.name)  # noqa: B009, UP032
     name = getattr(self, "name")  # noqa: B009
+    assert name == "linear", "{} differs".format(self.name)  # noqa: UP032
     return torch.cat(ys, 1).reshape(shape) * mask.sum() + float(name == "linear")
 
 

@@ -43,8 +43,10 @@ typedef struct ptac_lowered_way {
 } ptac_lowered_way;
 
 ptac_reason ptac_lowered_accepts(const ptac_call *call);
-/* One image, on CPUs other than AMD's not a large one, or several that stock does one by one, to many channels; or any images of
- * one place. */
+/*
+ * One image, on CPUs other than AMD's not a large one, or several that stock does one
+ * by one, to many channels; or any images of one place.
+ */
 bool ptac_lowered_pays(const ptac_call *call);
 /*
  * Of several images a row of its own, so that tables say where they pay which were
