@@ -206,6 +206,10 @@ class Recorder(TorchDispatchMode):
         if self.training is not None:
             self.training.__enter__()
         self._is_gone = False
+        # What the collector calls, finalizers, would be taken for the call's own.
+        self._is_collected = self._observe is not None and gc.isenabled()
+        if self._is_collected:
+            gc.disable()
         self._look = self._look_at_call
         sys.setprofile(self._look)
         return super().__enter__()
@@ -222,6 +226,8 @@ class Recorder(TorchDispatchMode):
         error = error or (None, None, None)
         super().__exit__(*error)
         sys.setprofile(None)
+        if self._is_collected:
+            gc.enable()
         if self._functions is not None:
             self._functions.__exit__(*error)
 

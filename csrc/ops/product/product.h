@@ -98,8 +98,8 @@ ptac_status ptac_product_batch_run(const ptac_product_batch *all,
                                    const ptac_product_way *way);
 
 /*
- * Bytes of all panels of b, as "packed" lays them out for vectors of so many lanes: what
- * ptac_product.kept has room for.
+ * Bytes of all panels of b, as "packed" lays them out for vectors of so many lanes:
+ * what ptac_product.kept has room for.
  */
 size_t ptac_product_kept_bytes(int64_t n, int64_t k, int n_lanes);
 

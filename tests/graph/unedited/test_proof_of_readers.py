@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from unasked import unedited
+from unasked import by_plan, unedited
 
 import pai_torchacc as ptac
 
@@ -129,3 +130,25 @@ def test_another_class_takes_effect() -> None:
             net(x)
         net.cfg.__class__ = Other
         torch.testing.assert_close(net(x), net.lin(x) * len("Other"))
+
+
+def test_the_collector_is_no_part_of_a_call() -> None:
+    """Nor does a recording leave it off."""
+    calls = []
+
+    def callback(phase: str, info: Any) -> None:
+        calls.append(phase)
+
+    def read(net: Any) -> float:
+        return float(len([[i] for i in range(3000)]))  # which sets it off
+
+    net, x = Net(read).eval(), torch.randn(2, 4)
+    gc.callbacks.append(callback)
+    try:
+        with unedited(), torch.no_grad():
+            for _ in range(4):
+                net(x)
+            by_plan(net, lambda: net(x))
+    finally:
+        gc.callbacks.remove(callback)
+    assert gc.isenabled()
