@@ -20,6 +20,9 @@ MODELS: dict[str, Callable[[int], Made]] = {}
 
 def _image_net(name: str, batch: int) -> Made:
     net: nn.Module = getattr(import_torchvision().models, name)(weights=None)
+    for parameter in net.parameters():
+        if not parameter.any() and parameter.dim() > 1:  # a head that begins with zeros
+            nn.init.normal_(parameter, std=0.02)
     return net, (torch.randn(batch, 3, 224, 224),)
 
 

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 import pai_torchacc as ptac
+from pai_torchacc import _C
 
 OP = "mm"
 ROWS = switching.runnable_rows(OP)
