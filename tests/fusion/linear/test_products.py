@@ -270,7 +270,7 @@ def test_turned_products_fill_their_lanes(
 def test_packed_products_add_up_at_once_or_are_shared(
     row: str, k: int, n: int, threads: Container[int], tmp_path: Path
 ) -> None:
-    """Of columns whose terms lie side by side, and without an activation; not on AMD."""
+    """Of columns whose terms lie side by side, without an activation; not on AMD."""
     is_amd = _C.cpu()[0].startswith("AuthenticAMD")
     x, layer, across = torch.randn(24, k), nn.Linear(k, n), torch.randn(k, n)
     net = nn.Sequential(layer, nn.ReLU()).eval()

@@ -146,7 +146,7 @@ def test_the_collector_is_no_part_of_a_call() -> None:
     gc.callbacks.append(callback)
     try:
         with unedited(), torch.no_grad():
-            for _ in range(4):
+            for _ in range(7):
                 net(x)
             by_plan(net, lambda: net(x))
     finally:
