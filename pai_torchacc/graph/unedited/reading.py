@@ -233,8 +233,12 @@ class Reading:
                 raise CannotPlan(f"{said} is {function.__name__}", place)
             return
         owner = getattr(function, "__self__", None)
-        if owner is not None and not isinstance(owner, ModuleType | type):
-            self._look(owner, f"what {said} is of", place)
+        if owner is None or isinstance(owner, ModuleType | type):
+            return
+        kind = type(owner)
+        if kind.__module__.startswith("pybind11") or kind.__name__ == "PyCapsule":
+            return  # how torch's own functions are bound
+        self._look(owner, f"what {said} is of", place)
 
     def _read_torchs_names(self, code: CodeType, names: Names) -> None:
         """Of a function of torch's, which somebody may have patched."""
