@@ -7,7 +7,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -30,7 +30,9 @@ from pai_torchacc.graph.signature import (
     results_of,
 )
 from pai_torchacc.graph.state import State
-from pai_torchacc.graph.unedited.observing import Observer
+
+if TYPE_CHECKING:
+    from pai_torchacc.graph.unedited.observing import Observer
 
 OnRefusal = Literal["warn", "raise", "ignore"]
 

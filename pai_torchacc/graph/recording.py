@@ -160,6 +160,14 @@ class Recorder(TorchDispatchMode):
 
     supports_higher_order_operators = True
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """No: torch would import it, which takes seconds, and ask it at each operator.
+
+        Nothing is recorded while Dynamo looks at the calls of a thread.
+        """
+        return False
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:

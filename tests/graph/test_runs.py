@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 import threading
 import weakref
 from collections.abc import Iterator
@@ -294,3 +296,34 @@ def test_containers_among_results_stay() -> None:
     assert list(two) == ["k"] and type(three) is list
     assert torch.equal(one, x + 1) and torch.equal(two["k"], x * 2)
     assert torch.equal(three[0], x - 1)
+
+
+_RECORDS = """
+import json
+import sys
+import torch
+import pai_torchacc as ptac
+
+ptac.enable()
+{switch}
+net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU()).eval()
+{optimize}
+with torch.no_grad():
+    for _ in range(9):
+        net(torch.ones(2, 4))
+(plan,) = json.loads(ptac.report("json"))["plans"]
+assert plan["planned_calls"] > 0, plan
+print("torch._dynamo" in sys.modules)
+"""
+
+
+@pytest.mark.parametrize("is_asked", [True, False])
+def test_recording_does_not_import_dynamo(is_asked: bool) -> None:
+    """Which takes seconds, in the midst of a program's first call."""
+    switch = "" if is_asked else "ptac.enable_graph_optimization()"
+    optimize = "ptac.optimize(net)" if is_asked else ""
+    program = _RECORDS.format(switch=switch, optimize=optimize)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "False\n", done.stderr

@@ -62,6 +62,11 @@ class Watcher(TorchDispatchMode):
         Of the program's, which must not change.
     """
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """No: torch would import it; see ``graph/recording.py``."""
+        return False
+
     def __init__(
         self,
         device: torch.device,

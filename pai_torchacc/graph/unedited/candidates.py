@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from importlib import import_module
 from typing import Any
 
 from torch import nn
@@ -49,9 +48,6 @@ def _show(module: nn.Module) -> None:
         return
     try:
         if _is_candidate(module):
-            # Torch imports it where it is first asked for, which takes seconds, and in
-            # a recorded call would be taken for the program's doing.
-            import_module("torch._dynamo")
             automatic.Automatic(c, module).install()
             return
     except Exception as error:  # a module that goes ways of its own
