@@ -94,6 +94,13 @@ def _commands() -> CommandLine:
         help="only kinds of them with such names, as '1x1*'; others stay likewise",
     )
     calibrate.add_argument(
+        "--rows",
+        nargs="+",
+        metavar="PATTERN",
+        help="only rows of them with such names, as '*avx512'; what FILE has of others "
+        "there stays",
+    )
+    calibrate.add_argument(
         "--generic",
         action="store_true",
         help="also write generic-ISA.csv beside it, for other CPUs",
@@ -172,13 +179,15 @@ def _calibrate(options: argparse.Namespace) -> Result:
     if options.device == "cuda":
         if options.generic:
             options.parser.error("--generic is for CPUs")
-        if options.kinds:
-            options.parser.error("--kinds is for CPUs")
+        if options.kinds or options.rows:
+            options.parser.error("--kinds and --rows are for CPUs")
         return calibrate_cuda.run(Path(options.file), options.ops), 0
-    if options.kinds and not options.ops:
-        options.parser.error("--kinds is for what --ops names")
-    file = Path(options.file)
-    return calibrate.run(file, options.ops, options.kinds, options.generic), 0
+    if (options.kinds or options.rows) and not options.ops:
+        options.parser.error("--kinds and --rows are for what --ops names")
+    if options.rows and options.generic:
+        options.parser.error("--generic takes all rows")
+    chosen = calibrate.chosen(options.ops, options.kinds, options.rows)
+    return calibrate.run(Path(options.file), chosen, options.generic), 0
 
 
 def _run(options: argparse.Namespace) -> Callable[[], Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
@@ -61,17 +61,32 @@ Progress = Callable[[str, float], None]
 
 @dataclass(frozen=True)
 class Chosen:
-    """Operators that are measured, and of these only kinds of such names, if any."""
+    """Operators that are measured; only kinds and rows of such names, if any."""
 
     ops: frozenset[str]
     kinds: tuple[str, ...] = ()
+    rows: tuple[str, ...] = ()
     """Patterns as a shell has them."""
 
     def __contains__(self, measured: object) -> bool:
         """Whether a case or a measurement is one of them."""
         op, kind = measured.op, measured.kind  # type: ignore[attr-defined]
+        row = getattr(measured, "row", None)
         is_named = not self.kinds or any(fnmatchcase(kind, x) for x in self.kinds)
-        return op in self.ops and is_named
+        return op in self.ops and is_named and (row is None or self.takes(row))
+
+    def takes(self, row: str) -> bool:
+        """Whether a row of that name is measured."""
+        return not self.rows or any(fnmatchcase(row, x) for x in self.rows)
+
+
+def chosen(
+    ops: list[str] | None, kinds: list[str] | None, rows: list[str] | None
+) -> Chosen | None:
+    """What the command line names; None: all there is."""
+    return (
+        Chosen(frozenset(ops), tuple(kinds or ()), tuple(rows or ())) if ops else None
+    )
 
 
 def _worst(measurements: Iterable[Measurement]) -> list[Measurement]:
@@ -85,7 +100,7 @@ def _worst(measurements: Iterable[Measurement]) -> list[Measurement]:
 
 def measure(
     progress: Progress | None = None,
-    only: Container[Case] | None = None,
+    only: Chosen | None = None,
     blocks: int = 7,
     block_s: float = 0.01,
 ) -> Iterator[Measurement]:
@@ -96,7 +111,11 @@ def measure(
     raise_malloc_thresholds()
     c = _host.load()
     rows = {
-        name: [row for row, _, can_run, _ in rows if can_run]
+        name: [
+            row
+            for row, _, can_run, _ in rows
+            if can_run and (only is None or only.takes(row))
+        ]
         for name, _, rows in c.operators()
     }
     listed = [x for x in cases() if only is None or x in only]
@@ -313,7 +332,7 @@ def kept(
         raise UsageError(f"{path} is of {table.device or 'a CPU'}")
     lines = path.read_text(encoding="utf-8").splitlines()
     header = [line.lstrip("# ") for line in lines if line.startswith("#")]
-    what = "kinds" if chosen.kinds else "operators"
+    what = "rows" if chosen.rows else "kinds" if chosen.kinds else "operators"
     remarks = [f"{what} not named there: {line}" for line in header]
     return [m for m in table.measurements if m not in chosen], remarks
 
@@ -326,44 +345,40 @@ def _generic_file(folder: Path, isa: str) -> Path:
     return folder / f"generic-{isa}.csv"
 
 
-def run(
-    path: Path, ops: list[str] | None, kinds: list[str] | None, is_generic: bool
-) -> dict[str, Any]:
+def run(path: Path, only: Chosen | None, is_generic: bool) -> dict[str, Any]:
     """Calibrate, showing progress, and write the table; a summary as a document."""
     from pai_torchacc.bench.progress import shown
 
-    chosen = Chosen(frozenset(ops), tuple(kinds or ())) if ops else None
-    _check(path, ops, kinds, is_generic)
-    measurements = _worst(shown(lambda progress: measure(progress, chosen)))
+    _check(path, only, is_generic)
+    measurements = _worst(shown(lambda progress: measure(progress, only)))
     if not measurements:
         raise UsageError("no row of this machine takes any of these calls")
-    _write_beside_others(path, measurements, chosen, [])
+    _write_beside_others(path, measurements, only, [])
     if is_generic:
-        _write_generic(path.parent, measurements, chosen)
+        _write_generic(path.parent, measurements, only)
     print(f"{len(measurements)} measurements in {path}; use it with PTAC_CALIBRATION")
     return {"file": str(path), "measurements": len(measurements)}
 
 
-def _check(
-    path: Path, ops: list[str] | None, kinds: list[str] | None, is_generic: bool
-) -> None:
+def _check(path: Path, only: Chosen | None, is_generic: bool) -> None:
     """Raise what would come up after minutes of measuring."""
     check_outputs([path])
-    kept(path, Chosen(frozenset(ops)) if ops else None, None)
+    kept(path, only, None)
     if is_generic:
         check_outputs(_generic_file(path.parent, isa) for isa in _isas_here())
+    ops, kinds = (only.ops, only.kinds) if only else (frozenset[str](), ())
     listed = list(cases())
     measured = sorted({case.op for case in listed})
-    wrong = sorted(set(ops or ()).difference(measured))
+    wrong = sorted(ops.difference(measured))
     if wrong:
         raise UsageError(
             f"--ops: nothing to measure for {', '.join(wrong)}; "
             f"there are: {', '.join(measured)}"
         )
-    there = sorted({case.kind for case in listed if case.op in (ops or ())})
-    for pattern in kinds or ():
+    there = sorted({case.kind for case in listed if case.op in ops})
+    for pattern in kinds:
         if not any(fnmatchcase(kind, pattern) for kind in there):
             raise UsageError(
-                f"--kinds: {pattern} is no kind of {', '.join(ops or ['no --ops'])}; "
+                f"--kinds: {pattern} is no kind of {', '.join(sorted(ops))}; "
                 f"there are: {', '.join(there)}"
             )

@@ -110,6 +110,22 @@ def test_measuring_some_kinds_keeps_the_others(tmp_path: Path) -> None:
     assert calibrate.kept(path, None, None) == ([], [])
 
 
+def test_measuring_some_rows_keeps_the_others(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    old = [
+        calibration.Measurement("mean", "rows", "float32", 1, 1, row, 2.0, 1.0)
+        for row in ("avx2", "scalar")
+    ]
+    calibrate.write(path, old, [])
+    only = calibrate.chosen(["mean"], None, ["sca*"])
+    assert only is not None
+    others, remarks = calibrate.kept(path, only, None)
+    assert others == old[:1]
+    assert any(remark.startswith("rows not named there") for remark in remarks)
+    measured = calibrate.measure(None, only, blocks=1, block_s=0)
+    assert {next(measured).row for _ in range(3)} == {"scalar"}
+
+
 def test_info_names_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

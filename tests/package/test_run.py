@@ -256,6 +256,8 @@ def test_reports_are_where_the_program_started(tmp_path: Path) -> None:
         "calibrate t.csv --ops linear_act_backward",
         "calibrate t.csv --kinds 1x1*",
         "calibrate t.csv --ops conv2d --kinds 9x9*",
+        "calibrate t.csv --rows *avx512",
+        "calibrate t.csv --ops mean --rows *avx512 --generic",
         "info --speed",
     ],
 )
