@@ -120,6 +120,7 @@ class Observer:
         if (found := scan(code).refusal) is not None:
             why, line = found
             raise CannotPlan(f"{code.co_name} {why}", f"{code.co_filename}:{line}")
+        self._know(key, code, True)
         self.found.program.append((code, names))
         return True
 
