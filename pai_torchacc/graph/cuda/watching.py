@@ -24,7 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
 from pai_torchacc.graph.memories import check_alike, key_of
-from pai_torchacc.graph.recording import is_plain_lookup, statistics_in
+from pai_torchacc.graph.recording.operators import is_plain_lookup, statistics_in
 from pai_torchacc.graph.refusals import CannotPlan, where
 from pai_torchacc.graph.signature import is_dense
 from pai_torchacc.graph.state import State
@@ -64,7 +64,7 @@ class Watcher(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """No: torch would import it; see ``graph/recording.py``."""
+        """No: torch would import it; see ``graph/recording/__init__.py``."""
         return False
 
     def __init__(
