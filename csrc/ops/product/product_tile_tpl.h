@@ -85,7 +85,7 @@ typedef struct tile_place {
 
 #define SUM_TILE(n)                                                                    \
     EACH_##n(                                                                          \
-        CLEAR) ".p2align 5\n"                                                          \
+        CLEAR) ".p2align 6\n"                                                          \
                "1:\n\t"                                                                \
                "vmovups (%[panel]), " LOW "\n\t"                                       \
                "vmovups " HALF "(%[panel]), " HIGH "\n\t" EACH_##n(                    \
@@ -111,6 +111,10 @@ typedef struct tile_place {
         int64_t n_terms = t->n_terms;                                                  \
         float *y = t->y;                                                               \
                                                                                        \
+        for (int i = 0; i < (n); i++) {                                                \
+            __builtin_prefetch(y + i * t->y_row, 1, 2);                                 \
+            __builtin_prefetch(y + i * t->y_row + LANES, 1, 2);                         \
+        }                                                                              \
         __asm__ volatile(SUM_TILE(n)                                                   \
                          : [rows] "+&r"(rows), [panel] "+&r"(panel),                   \
                            [n_terms] "+&r"(n_terms), [y] "+&r"(y)                      \
