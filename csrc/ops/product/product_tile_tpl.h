@@ -28,6 +28,8 @@ typedef struct tile_place {
     int64_t y_row;
     bool adds;         /* to what is in y */
     const float *bias; /* [TILE_COLUMNS], added last; or NULL */
+    const float *ahead; /* what is fetched meanwhile, a line with each term; or NULL */
+    int64_t ahead_term; /* from line to line */
 } tile_place;
 
 #if PRODUCT_REGISTERS == 32
@@ -91,6 +93,8 @@ typedef struct tile_place {
                "vmovups " HALF "(%[panel]), " HIGH "\n\t" EACH_##n(                    \
                    MULTIPLY) "addq $4*" #n ", %[rows]\n\t"                             \
                              "addq %[panel_term], %[panel]\n\t"                        \
+                             "prefetcht0 (%[ahead])\n\t"                                \
+                             "addq %[ahead_term], %[ahead]\n\t"                        \
                              "decq %[n_terms]\n\t"                                     \
                              "jnz 1b\n\t"                                              \
                              "testl %[adds], %[adds]\n\t"                              \
@@ -109,6 +113,7 @@ typedef struct tile_place {
     {                                                                                  \
         const float *rows = t->rows, *panel = t->panel;                                \
         int64_t n_terms = t->n_terms;                                                  \
+        const float *ahead = t->ahead ? t->ahead : t->panel;                           \
         float *y = t->y;                                                               \
                                                                                        \
         for (int i = 0; i < (n); i++) {                                                \
@@ -117,9 +122,11 @@ typedef struct tile_place {
         }                                                                              \
         __asm__ volatile(SUM_TILE(n)                                                   \
                          : [rows] "+&r"(rows), [panel] "+&r"(panel),                   \
-                           [n_terms] "+&r"(n_terms), [y] "+&r"(y)                      \
+                           [n_terms] "+&r"(n_terms), [y] "+&r"(y),                     \
+                           [ahead] "+&r"(ahead)                                        \
                          : [panel_term] "r"(t->panel_term * (int64_t)sizeof(float)),   \
                            [y_row] "r"(t->y_row * (int64_t)sizeof(float)),             \
+                           [ahead_term] "r"(t->ahead_term * (int64_t)sizeof(float)),   \
                            [adds] "r"((int)t->adds), [bias] "r"(t->bias)               \
                          : "memory", "cc", VECTORS);                                   \
     }

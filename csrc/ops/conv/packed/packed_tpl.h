@@ -12,7 +12,7 @@
 enum {
     PACKED_TERMS = 256, /* of a panel, which the first cache holds */
     PACKED_TILES = PRODUCT_REGISTERS == 32 ? 36 : 56, /* with these, the second one */
-    PACKED_AHEAD = 8, /* terms, whose places are fetched meanwhile */
+    PACKED_LINE = 16, /* floats */
 };
 
 /* A convolution cut for threads, and into tiles, which are as large or one row larger. */
@@ -67,8 +67,6 @@ INLINE void lay_out_run(const float *from, int64_t term, int n, int64_t n_terms,
     const int low = n < LANES ? n : LANES, high = n - low;
 
     for (int64_t k = 0; k < n_terms; k++, from += term, to += TILE_COLUMNS) {
-        __builtin_prefetch(from + PACKED_AHEAD * term);
-        __builtin_prefetch(from + PACKED_AHEAD * term + LANES);
         if (n == TILE_COLUMNS) {
             v_store(to, v_load(from));
             v_store(to + LANES, v_load(from + LANES));
@@ -137,10 +135,24 @@ INLINE void give_tile(const packed_job *job, const tile_rows *rows,
     }
 }
 
+/* The i-th lines of the terms of the panel that comes next; NULL: it has no more. */
+INLINE const float *lines_ahead(const packed_job *job, const panel_part *part,
+                                int64_t end, int64_t i)
+{
+    const ptac_packed_conv *conv = job->conv;
+    const int64_t column = part->column + TILE_COLUMNS;
+    const int64_t image = column / conv->image.n, place = column % conv->image.n;
+
+    if (column >= end || i > TILE_COLUMNS / PACKED_LINE)
+        return NULL;
+    return conv->image.b + image * conv->b_image + part->begin * conv->image.b_term +
+           place + ptac_least(i * PACKED_LINE, TILE_COLUMNS - 1);
+}
+
 /* A tile of weights, from term part->begin on, times a panel. */
 INLINE void pass_places(const packed_job *job, const tile_rows *rows,
                         const panel_part *part, const float *weights,
-                        const float *panel)
+                        const float *panel, const float *ahead)
 {
     const ptac_packed_conv *conv = job->conv;
     const int64_t image = part->column / conv->image.n;
@@ -160,6 +172,8 @@ INLINE void pass_places(const packed_job *job, const tile_rows *rows,
                        : sums,
         .y_row = is_direct ? conv->image.y_row : TILE_COLUMNS,
         .adds = is_direct && part->begin > 0,
+        .ahead = ahead,
+        .ahead_term = ahead ? conv->image.b_term : 0,
     });
     if (!is_direct)
         give_tile(job, rows, part, sums);
@@ -181,7 +195,8 @@ INLINE void run_places(const packed_job *job, int64_t first, int64_t last,
                 const tile_rows rows = tile_of(job, tile);
 
                 pass_places(job, &rows, &part,
-                            job->tiles + rows.first * k + part.begin * rows.n, panel);
+                            job->tiles + rows.first * k + part.begin * rows.n, panel,
+                            lines_ahead(job, &part, end, tile - first));
             }
         }
     }
