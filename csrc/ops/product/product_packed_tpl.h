@@ -94,15 +94,25 @@ INLINE void pass_odd(const ptac_product *p, const panel_part *part,
     }
 }
 
+/* A panel where it lies, and what is fetched while it is read; NULL: nothing. */
+typedef struct panel_place {
+    const float *at;
+    int64_t term; /* from term to term */
+    const float *ahead;
+    int64_t ahead_term;
+} panel_place;
+
 /* A tile, whose terms of this part are at laid_out, times a panel. */
 INLINE void pass(const ptac_product *p, const panel_part *part, const tile_rows *rows,
-                 const float *laid_out, const float *panel, int64_t panel_term)
+                 const float *laid_out, const panel_place *panel)
 {
     const bool is_last = part->end == p->k;
     const tile_place place = {
         .rows = laid_out,
-        .panel = panel,
-        .panel_term = panel_term,
+        .panel = panel->at,
+        .panel_term = panel->term,
+        .ahead = panel->ahead,
+        .ahead_term = panel->ahead_term,
         .n_terms = part->end - part->begin,
         .y = p->y + rows->first * p->y_row + part->column,
         .y_row = p->y_row,
@@ -130,28 +140,39 @@ static bool lies_in_panels(const ptac_product *p, const panel_part *part)
            p->n - part->column >= TILE_COLUMNS;
 }
 
+/* The panel behind, whose columns lie side by side, as they lie; NULL: there is none. */
+static const float *next_panel(const ptac_product *p, const panel_part *part)
+{
+    const int64_t column = part->column + TILE_COLUMNS;
+
+    return p->b_column == 1 && column < p->n ? p->b + part->begin * p->b_term + column
+                                             : NULL;
+}
+
 /* Tiles [first, last) times part of a panel. */
 INLINE void pass_tiles_of(const packed_job *job, int64_t first, int64_t last,
                           const panel_part *part)
 {
     const ptac_product *p = job->product;
     _Alignas(64) float laid_out[PACKED_TERMS * TILE_COLUMNS];
-    const float *panel = laid_out;
-    int64_t panel_term = TILE_COLUMNS;
+    panel_place panel = {.at = laid_out, .term = TILE_COLUMNS};
+    const float *next = NULL;
 
     if (job->kept) {
-        panel = job->kept + part->column * p->k + part->begin * TILE_COLUMNS;
+        panel.at = job->kept + part->column * p->k + part->begin * TILE_COLUMNS;
     } else if (lies_in_panels(p, part)) {
-        panel = p->b + part->begin * p->b_term + part->column;
-        panel_term = p->b_term;
+        panel.at = p->b + part->begin * p->b_term + part->column;
+        panel.term = p->b_term;
     } else {
         lay_out_panel(p, part, laid_out);
+        next = next_panel(p, part);
     }
     for (int64_t tile = first; tile < last; tile++) {
         const tile_rows rows = rows_of(job, tile);
 
-        pass(p, part, &rows, held_tile(job, tile) + part->begin * rows.n, panel,
-             panel_term);
+        panel.ahead = line_of_panel(next, tile - first);
+        panel.ahead_term = panel.ahead ? p->b_term : 0;
+        pass(p, part, &rows, held_tile(job, tile) + part->begin * rows.n, &panel);
     }
 }
 
@@ -196,7 +217,8 @@ INLINE void pass_panels_of(const packed_job *job, int64_t tile, panel_part part)
 
     lay_out_tile(p, &rows, part.begin, part.end, laid_out);
     for (; part.column < p->n; part.column += TILE_COLUMNS) {
-        pass(p, &part, &rows, laid_out, panel, TILE_COLUMNS);
+        pass(p, &part, &rows, laid_out,
+             &(panel_place){.at = panel, .term = TILE_COLUMNS});
         panel += p->k * TILE_COLUMNS;
     }
 }

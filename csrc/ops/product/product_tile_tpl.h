@@ -16,7 +16,19 @@
 enum {
     TILE_ROWS = PRODUCT_REGISTERS == 32 ? 14 : 6,
     TILE_COLUMNS = 2 * LANES,
+    TILE_LINE = 16, /* floats of a cache line */
 };
+
+/*
+ * The i-th line of the columns of a panel's first term, which may begin within one;
+ * NULL: they have no more, or there is no panel.
+ */
+INLINE const float *line_of_panel(const float *columns, int64_t i)
+{
+    return columns && i <= TILE_COLUMNS / TILE_LINE
+               ? columns + ptac_least(i * TILE_LINE, TILE_COLUMNS - 1)
+               : NULL;
+}
 
 /* What a tile reads and where its sums go. */
 typedef struct tile_place {
@@ -26,8 +38,8 @@ typedef struct tile_place {
     int64_t n_terms;
     float *y;
     int64_t y_row;
-    bool adds;         /* to what is in y */
-    const float *bias; /* [TILE_COLUMNS], added last; or NULL */
+    bool adds;          /* to what is in y */
+    const float *bias;  /* [TILE_COLUMNS], added last; or NULL */
     const float *ahead; /* what is fetched meanwhile, a line with each term; or NULL */
     int64_t ahead_term; /* from line to line */
 } tile_place;
@@ -93,7 +105,7 @@ typedef struct tile_place {
                "vmovups " HALF "(%[panel]), " HIGH "\n\t" EACH_##n(                    \
                    MULTIPLY) "addq $4*" #n ", %[rows]\n\t"                             \
                              "addq %[panel_term], %[panel]\n\t"                        \
-                             "prefetcht0 (%[ahead])\n\t"                                \
+                             "prefetcht0 (%[ahead])\n\t"                               \
                              "addq %[ahead_term], %[ahead]\n\t"                        \
                              "decq %[n_terms]\n\t"                                     \
                              "jnz 1b\n\t"                                              \
@@ -117,18 +129,18 @@ typedef struct tile_place {
         float *y = t->y;                                                               \
                                                                                        \
         for (int i = 0; i < (n); i++) {                                                \
-            __builtin_prefetch(y + i * t->y_row, 1, 2);                                 \
-            __builtin_prefetch(y + i * t->y_row + LANES, 1, 2);                         \
+            __builtin_prefetch(y + i * t->y_row, 1, 2);                                \
+            __builtin_prefetch(y + i * t->y_row + LANES, 1, 2);                        \
         }                                                                              \
-        __asm__ volatile(SUM_TILE(n)                                                   \
-                         : [rows] "+&r"(rows), [panel] "+&r"(panel),                   \
-                           [n_terms] "+&r"(n_terms), [y] "+&r"(y),                     \
-                           [ahead] "+&r"(ahead)                                        \
-                         : [panel_term] "r"(t->panel_term * (int64_t)sizeof(float)),   \
-                           [y_row] "r"(t->y_row * (int64_t)sizeof(float)),             \
-                           [ahead_term] "r"(t->ahead_term * (int64_t)sizeof(float)),   \
-                           [adds] "r"((int)t->adds), [bias] "r"(t->bias)               \
-                         : "memory", "cc", VECTORS);                                   \
+        __asm__ volatile(                                                              \
+            SUM_TILE(n)                                                                \
+            : [rows] "+&r"(rows), [panel] "+&r"(panel), [n_terms] "+&r"(n_terms),      \
+              [y] "+&r"(y), [ahead] "+&r"(ahead)                                       \
+            : [panel_term] "r"(t->panel_term * (int64_t)sizeof(float)),                \
+              [y_row] "r"(t->y_row * (int64_t)sizeof(float)),                          \
+              [ahead_term] "r"(t->ahead_term * (int64_t)sizeof(float)),                \
+              [adds] "r"((int)t->adds), [bias] "r"(t->bias)                            \
+            : "memory", "cc", VECTORS);                                                \
     }
 TILE(1)
 TILE(2)

@@ -4,7 +4,7 @@
 #include "ops/conv/packed/packed.h"
 
 enum {
-    LEAST_PLACES = 16,       /* of an image, or panels are pieced together of too many */
+    LEAST_PLACES = 16, /* of an image, or panels are pieced together of too many */
     PACKED_FLOATS = 1 << 22, /* of weights, at most */
 };
 
@@ -48,8 +48,8 @@ ptac_packed_conv ptac_packed_conv_of(const ptac_call *call)
     const int64_t n_places = (int64_t)p->d * p->h * p->w;
     const bool is_weight = p->result == PTAC_CONV_WEIGHT;
     ptac_packed_conv conv = {
-        .image = is_weight ? product_of_weight(p, n_places)
-                           : product_of_places(p, n_places),
+        .image =
+            is_weight ? product_of_weight(p, n_places) : product_of_places(p, n_places),
         .n_images = p->n,
         .least = ptac_act_least(p->act),
         .most = ptac_act_most(p->act),

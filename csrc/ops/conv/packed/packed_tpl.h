@@ -12,7 +12,6 @@
 enum {
     PACKED_TERMS = 256, /* of a panel, which the first cache holds */
     PACKED_TILES = PRODUCT_REGISTERS == 32 ? 36 : 56, /* with these, the second one */
-    PACKED_LINE = 16, /* floats */
 };
 
 /* A convolution cut for threads, and into tiles, which are as large or one row larger. */
@@ -135,18 +134,17 @@ INLINE void give_tile(const packed_job *job, const tile_rows *rows,
     }
 }
 
-/* The i-th lines of the terms of the panel that comes next; NULL: it has no more. */
-INLINE const float *lines_ahead(const packed_job *job, const panel_part *part,
-                                int64_t end, int64_t i)
+/* The panel that comes next, as its first term lies; NULL: there is none. */
+INLINE const float *next_panel(const packed_job *job, const panel_part *part,
+                               int64_t end)
 {
     const ptac_packed_conv *conv = job->conv;
     const int64_t column = part->column + TILE_COLUMNS;
     const int64_t image = column / conv->image.n, place = column % conv->image.n;
 
-    if (column >= end || i > TILE_COLUMNS / PACKED_LINE)
-        return NULL;
-    return conv->image.b + image * conv->b_image + part->begin * conv->image.b_term +
-           place + ptac_least(i * PACKED_LINE, TILE_COLUMNS - 1);
+    return column < end ? conv->image.b + image * conv->b_image +
+                              part->begin * conv->image.b_term + place
+                        : NULL;
 }
 
 /* A tile of weights, from term part->begin on, times a panel. */
@@ -190,13 +188,15 @@ INLINE void run_places(const packed_job *job, int64_t first, int64_t last,
     for (; part.begin < k; part.begin = part.end) {
         part.end = ptac_least(k, part.begin + PACKED_TERMS);
         for (part.column = begin; part.column < end; part.column += TILE_COLUMNS) {
+            const float *next = next_panel(job, &part, end);
+
             lay_out_places(job, &part, panel);
             for (int64_t tile = first; tile < last; tile++) {
                 const tile_rows rows = tile_of(job, tile);
 
                 pass_places(job, &rows, &part,
                             job->tiles + rows.first * k + part.begin * rows.n, panel,
-                            lines_ahead(job, &part, end, tile - first));
+                            line_of_panel(next, tile - first));
             }
         }
     }
@@ -370,8 +370,8 @@ static ptac_status run_packed(const ptac_call *call)
     *(is_weight ? &whole.k : &whole.n) *= conv.n_images;
     job.shares = best_shares(&whole);
     if (is_weight) {
-        job.shares.most_held = PACKED_TERMS * ptac_least(job.shares.most_rows,
-                                                         PACKED_TILES * TILE_ROWS);
+        job.shares.most_held =
+            PACKED_TERMS * ptac_least(job.shares.most_rows, PACKED_TILES * TILE_ROWS);
         n_floats = job.shares.n_down * job.shares.n_across * job.shares.most_held;
     }
     if (!kept)
