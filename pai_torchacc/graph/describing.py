@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pai_torchacc.graph.dtypes import DTYPE_CODES
 from pai_torchacc.graph.ir import Function, Graph, Node, Value
-from pai_torchacc.graph.passes import convolutions
+from pai_torchacc.graph.passes import convolutions, linears
 from pai_torchacc.graph.steps import Step
 from pai_torchacc.graph.storage import Storage
 
@@ -206,7 +206,7 @@ class Plan:
     def _add_linear(self, step: Step, outputs: Any, ends: Any) -> str | None:
         tensors = linear_of(step)
         numbers = tuple(None if v is None else self.number(v) for v in tensors)
-        is_frozen = tensors[1] in self._constants
+        is_frozen = tensors[1].root in self._constants
         return self._c.plan_linear(
             self.plan, numbers, step.activation, outputs[0], ends, is_frozen
         )
@@ -275,11 +275,10 @@ def _but_the_first(node: Node) -> Iterator[Value]:
 
 
 def linear_of(step: Step) -> tuple[Value, Value, Value | None]:
-    """The operands of a product: x, the weight as its layer has it, and the bias."""
+    """The operands of a product: x, the weight as Linear has it, and the bias."""
     node = step.parts[0]
     bias = node.args[0] if node.op is _aten.addmm.default else None
-    x, weight = node.args[-2:]
-    return x, weight.root, bias
+    return node.args[-2], linears.weight_of(node), bias
 
 
 def _counts(node: Node) -> bool:

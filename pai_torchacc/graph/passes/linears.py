@@ -39,7 +39,10 @@ def run(graph: Graph) -> None:
 
 
 def is_linear(node: Node) -> bool:
-    """A product with the transposed weight of a layer, plus its bias."""
+    """A product with the weight of a layer, plus its bias.
+
+    Layers have it transposed, or, as GPT-2's ``Conv1D``, as it is.
+    """
     if node.op is _aten.mm.default:
         x, weight = node.args
     elif node.op is _aten.addmm.default and not node.kwargs:
@@ -48,15 +51,25 @@ def is_linear(node: Node) -> bool:
             return False
     else:
         return False
-    root = weight.base
+    if x.dtype is not torch.float32 or weight.offset != 0:
+        return False
+    root = weight.root
+    if weight is root:
+        return root.made_by is None and root.is_contiguous()
     return (
-        root is not None
-        and root.is_contiguous()
-        and weight.offset == 0
+        root.is_contiguous()
         and weight.sizes == root.sizes[::-1]
         and weight.strides == root.strides[::-1]
-        and x.dtype is torch.float32
     )
+
+
+def weight_of(product: Node) -> Value:
+    """Of such a product, as a Linear layer has it: [columns, terms]."""
+    weight: Value = product.args[-1]
+    if weight.base is not None:
+        return weight.base
+    sizes, strides = weight.sizes[::-1], weight.strides[::-1]
+    return Value(sizes, strides, weight.dtype, None, weight, 0)
 
 
 def _reads_all(node: Node, value: Value) -> bool:

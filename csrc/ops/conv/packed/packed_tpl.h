@@ -134,6 +134,26 @@ INLINE void give_tile(const packed_job *job, const tile_rows *rows,
     }
 }
 
+/* Fetch where a tile's sums go. */
+INLINE void fetch_results(const packed_job *job, const tile_rows *rows,
+                          const panel_part *part)
+{
+    const ptac_packed_conv *conv = job->conv;
+    const int n = columns_of(job, part->column);
+    run at = {0};
+
+    while (go_on(conv, part->column, n, &at)) {
+        const float *y = conv->image.y + at.image * conv->y_image +
+                         rows->first * conv->image.y_row + at.place;
+
+        for (int i = 0; i < rows->n; i++, y += conv->image.y_row) {
+            for (int j = 0; j < at.n; j += TILE_LINE)
+                __builtin_prefetch(y + j, 1, 2);
+            __builtin_prefetch(y + at.n - 1, 1, 2);
+        }
+    }
+}
+
 /* The panel that comes next, as its first term lies; NULL: there is none. */
 INLINE const float *next_panel(const packed_job *job, const panel_part *part,
                                int64_t end)
@@ -160,6 +180,8 @@ INLINE void pass_places(const packed_job *job, const tile_rows *rows,
         place + TILE_COLUMNS <= conv->image.n && (!is_last || is_plain(conv));
     _Alignas(64) float sums[TILE_ROWS * TILE_COLUMNS];
 
+    if (!is_direct)
+        fetch_results(job, rows, part);
     tiles[rows->n](&(tile_place){
         .rows = weights,
         .panel = panel,
