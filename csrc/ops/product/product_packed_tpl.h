@@ -140,13 +140,44 @@ static bool lies_in_panels(const ptac_product *p, const panel_part *part)
            p->n - part->column >= TILE_COLUMNS;
 }
 
-/* The panel behind, whose columns lie side by side, as they lie; NULL: there is none. */
-static const float *next_panel(const ptac_product *p, const panel_part *part)
+/* Lines that the i-th tile fetches of the panel that comes next, where it is kept. */
+INLINE void fetch_kept(const packed_job *job, const panel_part *part, int64_t i,
+                       panel_place *panel)
 {
-    const int64_t column = part->column + TILE_COLUMNS;
+    const ptac_product *p = job->product;
+    const int64_t n_terms = part->end - part->begin;
+    const bool is_last = part->column + TILE_COLUMNS >= p->n;
+    const float *next = is_last ? job->kept + part->end * TILE_COLUMNS
+                                : panel->at + p->k * TILE_COLUMNS;
 
-    return p->b_column == 1 && column < p->n ? p->b + part->begin * p->b_term + column
-                                             : NULL;
+    panel->ahead = NULL;
+    if (i < TILE_COLUMNS / TILE_LINE && !(is_last && part->end == p->k))
+        panel->ahead = next + i * n_terms * TILE_LINE;
+    panel->ahead_term = panel->ahead ? TILE_LINE : 0;
+}
+
+/*
+ * Likewise where columns lie as they lie: side by side, of each term a line; else, of
+ * as many columns as there are terms, a line that is another one for each tile.
+ */
+INLINE void fetch_columns(const packed_job *job, const panel_part *part, int64_t i,
+                          panel_place *panel)
+{
+    const ptac_product *p = job->product;
+    const int64_t column = part->column + TILE_COLUMNS;
+    const float *next =
+        column < p->n ? p->b + part->begin * p->b_term + column * p->b_column : NULL;
+
+    if (p->b_column == 1) {
+        panel->ahead = line_of_panel(next, i);
+        panel->ahead_term = panel->ahead ? p->b_term : 0;
+    } else {
+        const int64_t turn = part->column / TILE_COLUMNS * job->n_tiles + i;
+
+        panel->ahead =
+            next ? next + turn % (PACKED_TERMS / TILE_LINE) * TILE_LINE : NULL;
+        panel->ahead_term = panel->ahead ? p->b_column : 0;
+    }
 }
 
 /* Tiles [first, last) times part of a panel. */
@@ -156,7 +187,6 @@ INLINE void pass_tiles_of(const packed_job *job, int64_t first, int64_t last,
     const ptac_product *p = job->product;
     _Alignas(64) float laid_out[PACKED_TERMS * TILE_COLUMNS];
     panel_place panel = {.at = laid_out, .term = TILE_COLUMNS};
-    const float *next = NULL;
 
     if (job->kept) {
         panel.at = job->kept + part->column * p->k + part->begin * TILE_COLUMNS;
@@ -165,13 +195,14 @@ INLINE void pass_tiles_of(const packed_job *job, int64_t first, int64_t last,
         panel.term = p->b_term;
     } else {
         lay_out_panel(p, part, laid_out);
-        next = next_panel(p, part);
     }
     for (int64_t tile = first; tile < last; tile++) {
         const tile_rows rows = rows_of(job, tile);
 
-        panel.ahead = line_of_panel(next, tile - first);
-        panel.ahead_term = panel.ahead ? p->b_term : 0;
+        if (job->kept)
+            fetch_kept(job, part, tile - first, &panel);
+        else if (panel.at == laid_out)
+            fetch_columns(job, part, tile - first, &panel);
         pass(p, part, &rows, held_tile(job, tile) + part->begin * rows.n, &panel);
     }
 }
