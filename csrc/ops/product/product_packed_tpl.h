@@ -22,15 +22,16 @@ enum {
     PACKED_TERMS = 256,
     PACKED_TILES = PRODUCT_REGISTERS == 32 ? 36 : 56,
     PACKED_HELD = 512,
-    PACKED_NARROW = 128, /* floats from term to term, which the first caches hold */
+    PACKED_FLOATS = 1 << 21, /* of columns that are held, at most */
+    PACKED_NARROW = 128,     /* floats from term to term, which the first caches hold */
 };
 
 /* A rectangle, whose tiles have as many rows as each other, or one more. */
 typedef struct packed_job {
     const ptac_product *product;
     int64_t n_tiles;
-    float *held;       /* tiles [k, rows] of a block, or all panels [k, TILE_COLUMNS] */
-    int64_t first;     /* by panels: tile of the block */
+    float *held;   /* tiles of a block, some terms; or all panels [k, TILE_COLUMNS] */
+    int64_t first; /* by panels: tile of the block */
     const float *kept; /* all panels, laid out by an earlier product; or NULL */
 } packed_job;
 
@@ -130,7 +131,7 @@ INLINE void pass(const ptac_product *p, const panel_part *part, const tile_rows 
 
 INLINE float *held_tile(const packed_job *job, int64_t tile)
 {
-    return job->held + (row_of(job, tile) - row_of(job, job->first)) * job->product->k;
+    return job->held + (row_of(job, tile) - row_of(job, job->first)) * PACKED_TERMS;
 }
 
 /* Whether b is as good as a panel. */
@@ -203,7 +204,7 @@ INLINE void pass_tiles_of(const packed_job *job, int64_t first, int64_t last,
             fetch_kept(job, part, tile - first, &panel);
         else if (panel.at == laid_out)
             fetch_columns(job, part, tile - first, &panel);
-        pass(p, part, &rows, held_tile(job, tile) + part->begin * rows.n, &panel);
+        pass(p, part, &rows, held_tile(job, tile), &panel);
     }
 }
 
@@ -213,13 +214,13 @@ INLINE void run_block(const packed_job *job, int64_t last)
     const ptac_product *p = job->product;
     panel_part part = {0};
 
-    for (int64_t tile = job->first; tile < last; tile++) {
-        const tile_rows rows = rows_of(job, tile);
-
-        lay_out_tile(p, &rows, 0, p->k, held_tile(job, tile));
-    }
     for (; part.begin < p->k; part.begin = part.end) {
         part.end = ptac_least(p->k, part.begin + PACKED_TERMS);
+        for (int64_t tile = job->first; tile < last; tile++) {
+            const tile_rows rows = rows_of(job, tile);
+
+            lay_out_tile(p, &rows, part.begin, part.end, held_tile(job, tile));
+        }
         for (part.column = 0; part.column < p->n; part.column += TILE_COLUMNS)
             pass_tiles_of(job, job->first, last, &part);
     }
@@ -277,9 +278,10 @@ INLINE void run_by_tiles(const packed_job *job)
 
 /* Threads': */
 
-INLINE bool is_by_tiles(int64_t n_rows, int64_t n_columns)
+INLINE bool is_by_tiles(int64_t n_rows, int64_t n_columns, int64_t n_terms)
 {
-    return n_columns < n_rows && n_columns <= PACKED_HELD;
+    return n_columns < n_rows && n_columns <= PACKED_HELD &&
+           n_columns * n_terms <= PACKED_FLOATS;
 }
 
 INLINE void run_share(const packed_shares *s, int64_t i)
@@ -302,7 +304,7 @@ INLINE void run_share(const packed_shares *s, int64_t i)
     if (p.bias)
         p.bias += row * p.bias_row + column;
     job.n_tiles = ptac_parts(p.m, TILE_ROWS);
-    if (is_by_tiles(p.m, p.n))
+    if (is_by_tiles(p.m, p.n, p.k))
         run_by_tiles(&job);
     else
         run_by_panels(&job);
@@ -347,7 +349,9 @@ static ptac_status product_packed(const ptac_product *p)
     const int64_t n_rows = ptac_least(s.most_rows, PACKED_TILES * TILE_ROWS);
     const int64_t n_columns = ptac_least(s.most_columns, PACKED_HELD);
 
-    s.most_held = (n_rows > n_columns ? n_rows : n_columns) * p->k;
+    s.most_held = PACKED_TERMS * n_rows;
+    if (s.most_held < n_columns * p->k)
+        s.most_held = ptac_least(n_columns * p->k, PACKED_FLOATS);
     s.scratch = ptac_scratch_take(sizeof(float) * (size_t)(n * s.most_held));
     if (!s.scratch)
         return PTAC_FAILED;

@@ -335,9 +335,15 @@ at_error ptac_gemm_sum(ptac_gemm provider, const ptac_matrix *a, const ptac_matr
 {
     const int64_t n_terms = a->sizes[1];
     const bool can = provider == PTAC_GEMM_ONEDNN && is_dense(b);
+    const ptac_product_way *way = own_way(provider);
     AT_OWNED at_tensor sum = NULL;
     int64_t first = 0;
 
+    *out = NULL;
+    if (way && own_product(way, a, b, NULL, NULL, NULL, out))
+        return 1;
+    if (*out)
+        return 0;
     if (provider == PTAC_GEMM_BF16)
         return bf16_product(a, b, out);
     for (int64_t n; can && (n = next_piece(n_terms - first)) > 0; first += n) {

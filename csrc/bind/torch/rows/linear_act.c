@@ -432,8 +432,8 @@ static size_t panels_of_16(const ptac_call *call)
 #endif
 
 /*
- * The rows of a library, forward and backward: how PTAC_ROW goes on behind them. Our
- * own products are for operands that lie as forward's do: gradients are BLAS's.
+ * The rows of a provider, forward and backward: how PTAC_ROW goes on behind them. Most
+ * of our own products are for operands that lie as forward's do: gradients are BLAS's.
  */
 #define ROW(id, library, provider, direction, ...)                                     \
     static ptac_status direction##_##provider(const ptac_call *call)                   \
@@ -469,10 +469,10 @@ OWN_ROWS("small_avx2", SMALL_AVX2, PTAC_CPU_AVX2)
 OWN_ROWS("small_avx512", SMALL_AVX512, PTAC_CPU_AVX512)
 OWN_ROWS("dot_avx2", DOT_AVX2, PTAC_CPU_AVX2)
 OWN_ROWS("dot_avx512", DOT_AVX512, PTAC_CPU_AVX512)
-OWN_ROWS("packed_avx2", PACKED_AVX2, PTAC_CPU_AVX2, .pays = packed_pays,
-         .kept_bytes = panels_of_8)
-OWN_ROWS("packed_avx512", PACKED_AVX512, PTAC_CPU_AVX512, .pays = packed_pays,
-         .kept_bytes = panels_of_16)
+ROWS("packed_avx2", PACKED_AVX2, PTAC_CLOSE, PTAC_CPU_AVX2, ptac_accept_all,
+     .pays = packed_pays, .kept_bytes = panels_of_8)
+ROWS("packed_avx512", PACKED_AVX512, PTAC_CLOSE, PTAC_CPU_AVX512, ptac_accept_all,
+     .pays = packed_pays, .kept_bytes = panels_of_16)
 OWN_ROWS("turned_avx2", TURNED_AVX2, PTAC_CPU_AVX2, .pays = fills_8)
 OWN_ROWS("turned_avx512", TURNED_AVX512, PTAC_CPU_AVX512, .pays = fills_16)
 #endif
