@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -15,7 +16,14 @@ from torch import Tensor, nn
 import pai_torchacc as ptac
 from pai_torchacc import _C
 
-ROWS = ["winograd_2x2", "winograd_4x2", "implicit", "lowered"]
+ROWS = [
+    ("winograd_2x2", 3),
+    ("winograd_4x2", 3),
+    ("implicit", 3),
+    ("lowered", 3),
+    ("packed", 1),
+]
+"""And kernels that they can do."""
 
 
 @pytest.fixture(autouse=True)
@@ -42,10 +50,12 @@ def pinned(row: str, op: str = "conv2d") -> Iterator[None]:
         _C.pin(op, None)
 
 
-def block(inputs: int = 16) -> nn.Module:
+def block(inputs: int = 16, kernel: int = 3) -> nn.Module:
     """A convolution, its norm with statistics that differ, and ReLU."""
     module = nn.Sequential(
-        nn.Conv2d(inputs, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU()
+        nn.Conv2d(inputs, 32, kernel, padding=kernel // 2),
+        nn.BatchNorm2d(32),
+        nn.ReLU(),
     )
     norm = module[1]
     assert isinstance(norm.running_mean, Tensor) and isinstance(
@@ -65,12 +75,14 @@ def frozen(module: nn.Module, *args: Tensor) -> None:
     assert counts(module) == (1, 1)
 
 
-@pytest.mark.parametrize("algorithm", ROWS)
-def test_kept_weights_give_the_same_bits_at_each_call(algorithm: str) -> None:
+@pytest.mark.parametrize(("algorithm", "kernel"), ROWS)
+def test_kept_weights_give_the_same_bits_at_each_call(
+    algorithm: str, kernel: int
+) -> None:
     rows = runnable(algorithm)
     assert rows
     for row in rows:
-        model = block()
+        model = block(kernel=kernel)
         other = twin(model)
         with pinned(row):
             x = torch.randn(2, model[0].in_channels, 20, 20)
@@ -87,11 +99,13 @@ def test_kept_weights_give_the_same_bits_at_each_call(algorithm: str) -> None:
                 close(ours, twin(model)(y))
 
 
-@pytest.mark.parametrize("algorithm", ["winograd_2x2", "winograd_4x2"])
-def test_weights_are_laid_out_once(algorithm: str) -> None:
+@pytest.mark.parametrize(
+    ("algorithm", "kernel"), [("winograd_2x2", 3), ("winograd_4x2", 3), ("packed", 1)]
+)
+def test_weights_are_laid_out_once(algorithm: str, kernel: int) -> None:
     """Seen by what a change of them does not do."""
     for row in runnable(algorithm):
-        model, x = block(), torch.randn(2, 16, 20, 20)
+        model, x = block(kernel=kernel), torch.randn(2, 16, 20, 20)
         with pinned(row):
             frozen(model, x)
             before = by_plan(model, partial(model, x))
@@ -100,16 +114,29 @@ def test_weights_are_laid_out_once(algorithm: str) -> None:
             assert torch.equal(by_plan(model, partial(model, x)), before)
 
 
+class Conv1D(nn.Module):
+    """A layer with its weight the other way round, as GPT-2 has them."""
+
+    def __init__(self, terms: int, columns: int):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(terms, columns) / terms**0.5)
+        self.bias = nn.Parameter(torch.randn(columns))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.addmm(self.bias, x, self.weight)
+
+
 @pytest.mark.parametrize("n_threads", [1, 2])
 @pytest.mark.parametrize(
     ("rows", "terms", "columns"),
     [(1, 7, 5), (5, 64, 33), (64, 300, 96), (200, 48, 20), (700, 520, 130)],
 )
+@pytest.mark.parametrize("kind", [nn.Linear, Conv1D])
 def test_panels_of_layers_are_kept(
-    rows: int, terms: int, columns: int, n_threads: int
+    kind: type[Any], rows: int, terms: int, columns: int, n_threads: int
 ) -> None:
     """The same bits as without, and weights are read once."""
-    before, layer = torch.get_num_threads(), nn.Linear(terms, columns)
+    before, layer = torch.get_num_threads(), kind(terms, columns)
     torch.set_num_threads(n_threads)
     try:
         for row in runnable("packed", "linear_act"):

@@ -219,15 +219,18 @@ double ptac_conv2d_spared_ns(const ptac_call *call)
                : 0;
 }
 
-/* Of weights that Winograd's tiles need transformed, where they are kept. */
+/*
+ * Of weights that are laid out, or for Winograd's tiles transformed, where they are
+ * kept. Prices are of a weight on Zen 4, at 64 to 512 channels.
+ */
 static double kept_ns(const ptac_call *call)
 {
-    static const double PRICE = 0.6; /* of a weight; Zen 4, 64 to 512 channels */
+    static const double LAID_OUT = 0.15, TRANSFORMED = 0.6;
     const ptac_conv2d *p = call->params;
+    const int n_taps = p->kernel_h * p->kernel_w;
+    const double n = (double)p->in_channels * p->out_channels * n_taps;
 
-    return call->kept
-               ? PRICE * p->in_channels * p->out_channels * p->kernel_h * p->kernel_w
-               : 0;
+    return call->kept ? (n_taps == 1 ? LAID_OUT : TRANSFORMED) * n : 0;
 }
 
 static ptac_reason classify(const ptac_call *call, ptac_shape *shape)
@@ -242,7 +245,7 @@ static ptac_reason classify(const ptac_call *call, ptac_shape *shape)
     shape->work = is_ours ? ptac_conv2d_pixels(p) : ptac_conv2d_work(p);
     shape->uses = uses_of(p);
     shape->spared_ns = ptac_conv2d_spared_ns(call);
-    shape->kept_ns = is_ours ? kept_ns(call) : 0;
+    shape->kept_ns = kept_ns(call);
     if (!p->is_transposed && !p->channels_last && !ptac_conv2d_is_of_volumes(call)) {
         shape->or_kind = PTAC_CONV_ANY;
         shape->or_work = ptac_conv2d_work(p);

@@ -53,7 +53,7 @@ def with_gradients(*tensors: Tensor) -> list[Tensor]:
     """The result, and gradients of all of these by what does not depend on it."""
     x, w, b = (t.detach().requires_grad_() for t in tensors)
     y = convolution(x)(x, w, b)
-    weights = torch.linspace(-1, 1, y.numel(), dtype=y.dtype).view_as(y)
+    weights = torch.linspace(-1, 2, y.numel(), dtype=y.dtype).view_as(y)
     return [y.detach(), *torch.autograd.grad(y, (x, w, b), weights)]
 
 
@@ -96,15 +96,16 @@ def test_neither_threads_nor_other_images_change_bits(
 @pytest.mark.parametrize("row", ROWS)
 def test_what_is_not_packed(row: str) -> None:
     x, w = torch.randn(2, 16, 8, 8), torch.randn(24, 16, 1, 1)
+    turned, larger = w.transpose(0, 1).contiguous(), torch.randn(24, 16, 3, 3)
     last = torch.channels_last
     calls: dict[str, list[Callable[[], Tensor]]] = {
         "shape": [
             lambda: F.conv2d(x, w, stride=2),
             lambda: F.conv2d(x, w, padding=1),
-            lambda: F.conv2d(x, torch.randn(24, 16, 3, 3)),
+            lambda: F.conv2d(x, larger),
             lambda: F.conv2d(x, w[:, :8].contiguous(), groups=2),
             lambda: F.conv2d(x[..., :3, :5].contiguous(), w),
-            lambda: F.conv_transpose2d(x, torch.randn(16, 24, 1, 1)),
+            lambda: F.conv_transpose2d(x, turned),
         ],
         "layout": [
             lambda: F.conv2d(x.to(memory_format=last), w),
