@@ -44,6 +44,13 @@ def _writes_out(x: Tensor) -> Tensor:
 FORWARDS: dict[str, tuple[Callable[[Tensor], Any], str]] = {
     "branch": (lambda x: x + 1 if x.sum() > 0 else x - 1, "a tensor's number"),
     "item": (lambda x: x * x.max().item(), "a tensor's number"),
+    "item of held": (lambda x: x * HELD.max().item(), "a tensor's number"),
+    "item of random": (lambda x: x * torch.rand(3).max().item(), "a tensor's number"),
+    "item of new": (lambda x: x * torch.empty(1).item(), "a tensor's number"),
+    "item of both": (
+        lambda x: x * (torch.arange(5) + x).max().item(),
+        "a tensor's number",
+    ),
     "nonzero": (lambda x: x.nonzero().float(), "depends on the data"),
     "mask": (lambda x: x[x > 0], "depends on the data"),
     "writes argument": (_writes_argument, "writes to an argument"),
@@ -210,3 +217,26 @@ def test_a_fault_of_ours_is_told_and_the_call_is_made(
         close(optimized(torch.ones(3)), torch.full((3,), 2.0))
     close(optimized(torch.ones(3)), torch.full((3,), 2.0))
     assert counts(optimized) == (0, 0)
+
+
+def _counted(x: Tensor) -> Tensor:
+    """As transformers look whether positions are those of one sequence."""
+    positions = torch.arange(x.shape[-1]).unsqueeze(0)
+    before = positions[:, :1] - 1
+    steps = torch.diff(positions, prepend=before, dim=-1)
+    if ((steps != 1).cumsum(-1)[:, -1] == 0).all():
+        x = x + steps
+    scale = torch.tensor([2.0, 3.0]).sum().item()
+    filled = torch.zeros(3)
+    filled[1] = 4
+    return x * scale + filled.max().item()
+
+
+@pytest.mark.parametrize("inference", [False, True])
+def test_numbers_that_depend_on_nothing_are_read_once(inference: bool) -> None:
+    optimized = ptac.optimize(_counted, on_refusal="raise")
+    with torch.inference_mode(inference):
+        for n in (3, 5, 3, 5):
+            x = torch.randn(2, n)
+            close(optimized(x), _counted(x))
+    assert counts(optimized) == (2, 2)

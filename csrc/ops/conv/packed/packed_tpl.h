@@ -11,6 +11,7 @@
 
 enum {
     PACKED_TERMS = 256, /* of a panel, which the first cache holds */
+    WEIGHT_TERMS = 64,  /* of these, that are added up before others; rounding less */
     PACKED_TILES = PRODUCT_REGISTERS == 32 ? 36 : 56, /* with these, the second one */
 };
 
@@ -275,24 +276,33 @@ INLINE void lay_out_x(const ptac_packed_conv *conv, const panel_part *part, floa
     }
 }
 
+/*
+ * A tile of grad times a panel of x. Terms are added up some at a time, and these sums
+ * before they come to those of other parts, so that they round less.
+ */
 INLINE void pass_weight(const ptac_packed_conv *conv, const tile_rows *rows,
                         const panel_part *part, const float *grad, const float *panel)
 {
     const int n = (int)ptac_least(conv->image.n - part->column, TILE_COLUMNS);
-    const bool is_whole = n == TILE_COLUMNS;
+    const int64_t n_terms = part->end - part->begin;
     _Alignas(64) float sums[TILE_ROWS * TILE_COLUMNS];
     float *y = conv->image.y + rows->first * conv->image.y_row + part->column;
 
-    tiles[rows->n](&(tile_place){
-        .rows = grad,
-        .panel = panel,
-        .panel_term = TILE_COLUMNS,
-        .n_terms = part->end - part->begin,
-        .y = is_whole ? y : sums,
-        .y_row = is_whole ? conv->image.y_row : TILE_COLUMNS,
-        .adds = is_whole && part->begin > 0,
-    });
-    for (int i = 0; i < rows->n && !is_whole; i++)
+    for (int i = 0; i < rows->n; i++) {
+        __builtin_prefetch(y + i * conv->image.y_row, 1, 2);
+        __builtin_prefetch(y + i * conv->image.y_row + n - 1, 1, 2);
+    }
+    for (int64_t k = 0; k < n_terms; k += WEIGHT_TERMS)
+        tiles[rows->n](&(tile_place){
+            .rows = grad + k * rows->n,
+            .panel = panel + k * TILE_COLUMNS,
+            .panel_term = TILE_COLUMNS,
+            .n_terms = ptac_least(WEIGHT_TERMS, n_terms - k),
+            .y = sums,
+            .y_row = TILE_COLUMNS,
+            .adds = k > 0,
+        });
+    for (int i = 0; i < rows->n; i++)
         give_row(conv, 0, sums + i * TILE_COLUMNS, part->begin > 0, false, n,
                  y + i * conv->image.y_row);
 }
