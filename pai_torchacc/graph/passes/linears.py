@@ -54,8 +54,9 @@ def is_linear(node: Node) -> bool:
     if x.dtype is not torch.float32 or weight.offset != 0:
         return False
     root = weight.root
-    if weight is root:
-        return root.made_by is None and root.is_contiguous()
+    if weight is root:  # without a bias it may be a gradient's product
+        has_bias = node.op is _aten.addmm.default
+        return has_bias and root.made_by is None and root.is_contiguous()
     return (
         root.is_contiguous()
         and weight.sizes == root.sizes[::-1]

@@ -96,7 +96,7 @@ def test_neither_threads_nor_other_images_change_bits(
 @pytest.mark.parametrize("row", ROWS)
 def test_what_is_not_packed(row: str) -> None:
     x, w = torch.randn(2, 16, 8, 8), torch.randn(24, 16, 1, 1)
-    turned, larger = w.transpose(0, 1).contiguous(), torch.randn(24, 16, 3, 3)
+    larger = torch.randn(24, 16, 3, 3)
     last = torch.channels_last
     calls: dict[str, list[Callable[[], Tensor]]] = {
         "shape": [
@@ -105,7 +105,6 @@ def test_what_is_not_packed(row: str) -> None:
             lambda: F.conv2d(x, larger),
             lambda: F.conv2d(x, w[:, :8].contiguous(), groups=2),
             lambda: F.conv2d(x[..., :3, :5].contiguous(), w),
-            lambda: F.conv_transpose2d(x, turned),
         ],
         "layout": [
             lambda: F.conv2d(x.to(memory_format=last), w),
@@ -119,6 +118,26 @@ def test_what_is_not_packed(row: str) -> None:
                 ours = call()
                 assert hits.forwarded == {reason: 1}
             assert torch.equal(ours, call())
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_packed_transposes(row: str) -> None:
+    def run(dtype: torch.dtype) -> dict[str, Tensor]:
+        x, w, b = (
+            contract.draw(*sizes, dtype=dtype).requires_grad_()
+            for sizes in ((3, 40, 7, 7), (40, 24, 1, 1), (24,))
+        )
+        y = F.conv_transpose2d(x, w, b)
+        weights = torch.linspace(-1, 2, y.numel(), dtype=dtype).view_as(y)
+        grads = torch.autograd.grad(y, (x, w, b), weights)
+        names = ("y", "grad_x", "grad_w", "grad_b")
+        return dict(zip(names, (y.detach(), *grads), strict=True))
+
+    with both(row):
+        hits, of_backward = switching.hits("conv2d"), switching.hits("conv2d_backward")
+        contract.hold(run)
+        assert hits.accelerated > 0
+        assert of_backward.accelerated >= 2 * hits.accelerated
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])

@@ -62,7 +62,7 @@ ptac_packed_conv ptac_packed_conv_of(const ptac_call *call)
     conv.image.b = call->inputs[0].data;
     if (call->n_outputs > 0)
         conv.image.y = call->outputs[0].data;
-    if (p->result == PTAC_CONV_FORWARD) {
+    if (!is_weight) {
         conv.shift = call->n_inputs > 2 ? call->inputs[2].data : NULL;
         conv.scale = call->n_inputs > 3 ? call->inputs[3].data : NULL;
     }
@@ -85,7 +85,7 @@ ptac_reason ptac_packed_conv_accepts(const ptac_call *call)
     if (p->channels_last || !ptac_view_is_contiguous(&call->inputs[0]) ||
         !ptac_view_is_contiguous(&call->inputs[1]))
         return PTAC_LAYOUT;
-    if (!is_1x1(p) || p->groups != 1 || p->with_pool || p->is_transposed ||
+    if (!is_1x1(p) || p->groups != 1 || p->with_pool ||
         (int64_t)p->d * p->h * p->w < LEAST_PLACES ||
         p->in_channels > PACKED_FLOATS / p->out_channels)
         return PTAC_SHAPE;

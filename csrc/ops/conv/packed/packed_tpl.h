@@ -1,5 +1,5 @@
 /*
- * packed_tpl.h - kernels of 1x1 as products, from panels of places and tiles of weights.
+ * packed_tpl.h - kernels of 1x1 as products of tiles of weights and panels of places.
  *
  * The includer defines, besides lanes, ISA, NEEDS, and PRODUCT_REGISTERS: how many
  * vectors fit into registers.
@@ -15,7 +15,7 @@ enum {
     PACKED_TILES = PRODUCT_REGISTERS == 32 ? 36 : 56, /* with these, the second one */
 };
 
-/* A convolution cut for threads, and into tiles, which are as large or one row larger. */
+/* A convolution cut for threads, and into tiles, as large as others or a row larger. */
 typedef struct packed_job {
     const ptac_packed_conv *conv;
     packed_shares shares;
@@ -307,7 +307,7 @@ INLINE void pass_weight(const ptac_packed_conv *conv, const tile_rows *rows,
                  y + i * conv->image.y_row);
 }
 
-/* A block of tiles, [first, last), times panels [begin, end) of x; sums of all images. */
+/* A block of tiles, [first, last), times panels [begin, end) of x, of all images. */
 INLINE void run_weight(const packed_job *job, float *held, const int64_t block[2],
                        int64_t begin, int64_t end)
 {

@@ -19,7 +19,15 @@ enum {
 };
 
 /* What some row is made for, and random sizes would hardly ever be. */
-typedef enum family { ANY, ODD, FEW_CHANNELS, LARGE_IMAGES, DEEP, VOLUMES } family;
+typedef enum family {
+    ANY,
+    ODD,
+    FEW_CHANNELS,
+    LARGE_IMAGES,
+    DEEP,
+    ONES,
+    VOLUMES,
+} family;
 
 /* Elements that a kernel covers along an axis. */
 static int reach(int kernel, int dilation)
@@ -87,6 +95,11 @@ static void random_sizes(rng *r, family kind, ptac_conv2d *p)
     case ODD:
         random_geometry(r, p);
         break;
+    case ONES: /* kernels of 1x1, of images that share vectors */
+        p->kernel_h = p->kernel_w = 1;
+        p->n = rng_between(r, 1, 9);
+        p->in_channels = (int)rng_length(r, rng_chance(r, 20) ? 600 : MOST_CHANNELS);
+        break;
     case FEW_CHANNELS:
         p->in_channels = (int)rng_between(r, 1, 4);
         p->w = (int)rng_between(r, 10, 70);
@@ -132,6 +145,7 @@ static family random_conv(rng *r, ptac_conv2d *p)
                      : kind < 42 ? FEW_CHANNELS
                      : kind < 52 ? LARGE_IMAGES
                      : kind < 57 ? DEEP
+                     : kind < 69 ? ONES
                                  : ANY;
 
     do
