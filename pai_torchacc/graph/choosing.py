@@ -74,6 +74,7 @@ class Chooser:
             "conv": self._of_conv,
             "norm": self._of_norm,
             "linear": self._of_linear,
+            "gelu": self._of_gelu,
             "add_act": self._of_sum,
             "linear_gradients": self._of_linear_gradients,
             "cross_entropy": self._of_loss,
@@ -155,6 +156,17 @@ class Chooser:
             yield step
             return
         yield from map(self._alone, _unmerged(node))
+
+    def _of_gelu(self, node: Node) -> Iterator[Step]:
+        """As one, where a kernel of ours might do it: its numbers are not stock's."""
+        ((x, approximate),) = node.args
+        kwargs = {"approximate": approximate}
+        one = Node(_aten.gelu.default, (x,), kwargs, node.outputs, node.where)
+        step = self._alone(one)
+        if step.row is not None or step.why_stock == "not measured faster":
+            yield step
+            return
+        yield from map(self._alone, node.parts)
 
     def _of_sum(self, node: Node) -> Iterator[Step]:
         total, act = node.parts

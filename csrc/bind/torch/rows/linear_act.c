@@ -440,6 +440,12 @@ static size_t panels_of_16(const ptac_call *call)
 }
 #endif
 
+/* Gradients have been measured by packed products on AMD's CPUs alone. */
+static ptac_status packed_backward(const ptac_call *call, ptac_gemm provider)
+{
+    return backward(call, ptac_cpu_is_amd() ? provider : PTAC_GEMM_BLAS);
+}
+
 /*
  * The rows of a provider, forward and backward: how PTAC_ROW goes on behind them. Most
  * of our own products are for operands that lie as forward's do: gradients are BLAS's.
@@ -455,13 +461,15 @@ static size_t panels_of_16(const ptac_call *call)
         forward_##provider, ##__VA_ARGS__)                                             \
     ROW(LINEAR_ACT_BACKWARD, library, provider, backward, level, needs, accepts,       \
         backward_##provider, ##__VA_ARGS__)
-#define OWN_ROWS(way, provider, needs, ...)                                            \
+#define OWN_FORWARD(way, provider, needs, accepts, ...)                                \
+    ROW(LINEAR_ACT, way, provider, forward, PTAC_CLOSE, needs, accepts,                \
+        forward_##provider, ##__VA_ARGS__)
+#define OWN_ROWS(way, provider, needs, accepts, ...)                                   \
     static ptac_status backward_##provider(const ptac_call *call)                      \
     {                                                                                  \
         return backward(call, PTAC_GEMM_BLAS);                                         \
     }                                                                                  \
-    ROW(LINEAR_ACT, way, provider, forward, PTAC_CLOSE, needs, accepts_rows,           \
-        forward_##provider, ##__VA_ARGS__)                                             \
+    OWN_FORWARD(way, provider, needs, accepts, ##__VA_ARGS__)                          \
     PTAC_ROW(LINEAR_ACT_BACKWARD, way, PTAC_CLOSE, needs, ptac_accept_all,             \
              backward_##provider)
 
@@ -474,15 +482,18 @@ bool ptac_linear_writes_into(const ptac_kernel *row)
 ROWS("blas", BLAS, PTAC_CLOSE, 0, ptac_accept_all, .rank = 1)
 ROWS("onednn", ONEDNN, PTAC_CLOSE, 0, accepts_onednn)
 #if defined(__x86_64__)
-OWN_ROWS("small_avx2", SMALL_AVX2, PTAC_CPU_AVX2)
-OWN_ROWS("small_avx512", SMALL_AVX512, PTAC_CPU_AVX512)
-OWN_ROWS("dot_avx2", DOT_AVX2, PTAC_CPU_AVX2)
-OWN_ROWS("dot_avx512", DOT_AVX512, PTAC_CPU_AVX512)
-ROWS("packed_avx2", PACKED_AVX2, PTAC_CLOSE, PTAC_CPU_AVX2, ptac_accept_all,
-     .pays = packed_pays, .kept_bytes = panels_of_8)
-ROWS("packed_avx512", PACKED_AVX512, PTAC_CLOSE, PTAC_CPU_AVX512, ptac_accept_all,
-     .pays = packed_pays, .kept_bytes = panels_of_16)
-OWN_ROWS("turned_avx2", TURNED_AVX2, PTAC_CPU_AVX2, .pays = fills_8)
-OWN_ROWS("turned_avx512", TURNED_AVX512, PTAC_CPU_AVX512, .pays = fills_16)
+OWN_ROWS("small_avx2", SMALL_AVX2, PTAC_CPU_AVX2, ptac_accept_all)
+OWN_ROWS("small_avx512", SMALL_AVX512, PTAC_CPU_AVX512, ptac_accept_all)
+OWN_ROWS("dot_avx2", DOT_AVX2, PTAC_CPU_AVX2, accepts_rows)
+OWN_ROWS("dot_avx512", DOT_AVX512, PTAC_CPU_AVX512, accepts_rows)
+OWN_ROWS("packed_avx2", PACKED_AVX2, PTAC_CPU_AVX2, ptac_accept_all,
+         .pays = packed_pays, .kept_bytes = panels_of_8)
+OWN_FORWARD("packed_avx512", PACKED_AVX512, PTAC_CPU_AVX512, ptac_accept_all,
+            .pays = packed_pays, .kept_bytes = panels_of_16)
+ROW(LINEAR_ACT_BACKWARD, "packed_avx512", PACKED_AVX512, packed_backward, PTAC_CLOSE,
+    PTAC_CPU_AVX512, ptac_accept_all, packed_backward_PACKED_AVX512)
+OWN_ROWS("turned_avx2", TURNED_AVX2, PTAC_CPU_AVX2, accepts_rows, .pays = fills_8)
+OWN_ROWS("turned_avx512", TURNED_AVX512, PTAC_CPU_AVX512, accepts_rows,
+         .pays = fills_16)
 #endif
 ROWS("bf16", BF16, PTAC_FAST, PTAC_CPU_AVX512_BF16, ptac_accept_all, .in_bf16 = true)
