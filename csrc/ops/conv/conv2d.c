@@ -225,7 +225,7 @@ double ptac_conv2d_spared_ns(const ptac_call *call)
  */
 static double kept_ns(const ptac_call *call)
 {
-    static const double LAID_OUT = 0.15, TRANSFORMED = 0.6;
+    static const double LAID_OUT = 0.13, TRANSFORMED = 0.6;
     const ptac_conv2d *p = call->params;
     const int n_taps = p->kernel_h * p->kernel_w;
     const double n = (double)p->in_channels * p->out_channels * n_taps;
