@@ -1,4 +1,4 @@
-"""Kernels of convolution networks alone, beside stock, and how fast memory is here.
+"""Kernels of networks alone, beside stock, and how fast memory is here.
 
 ``python -m benchmarks.kernels_alone [--threads N] [--csv FILE] [NAME ...]`` prints the
 times of the least blocks, their ratio and that of medians, of calls as networks make
@@ -37,6 +37,40 @@ NORMED = ((64, 112), (256, 56), (512, 28), (1024, 14), (2048, 7))
 
 VOLUMES = ((2, 2, 16, 32), (2, 2, 32, 16), (3, 2, 16, 32), (3, 1, 16, 16))
 """Window, stride, channels, side of 2 cubes."""
+
+PRODUCTS = (
+    *((16, 768, 3072), (64, 768, 3072), (64, 3072, 768), (197, 768, 3072)),
+    *((784, 3072, 768), (3136, 384, 1536), (3136, 1536, 384), (1024, 1024, 1024)),
+)
+"""Rows, terms, columns: of layers in BERT, ViT and ConvNeXt, and a square."""
+
+POINTWISE = (
+    *((64, 256, 56), (256, 64, 56), (128, 512, 28), (512, 128, 28)),
+    *((256, 1024, 14), (1024, 256, 14), (512, 2048, 7), (2048, 512, 7)),
+)
+"""Channels in, out, width of 16 images: ResNet-50's kernels of 1x1."""
+
+
+def product(rows: int, terms: int, columns: int, order: str) -> Call:
+    """Of matrices that lie row by row, ``n``, or column by column, ``t``."""
+    a, b = torch.randn(rows, terms), torch.randn(terms, columns)
+    if order[0] == "t":
+        a = a.t().contiguous().t()
+    if order[1] == "t":
+        b = b.t().contiguous().t()
+    return partial(torch.mm, a, b)
+
+
+def pointwise(inputs: int, outputs: int, width: int, result: str) -> Call:
+    """A convolution by kernels of 1x1, or one of its gradients."""
+    x = torch.randn(16, inputs, width, width)
+    weight = torch.randn(outputs, inputs, 1, 1)
+    if result == "forward":
+        return partial(torch.conv2d, x, weight)
+    window = [1, 1], [0, 0], [1, 1], False, [0, 0], 1
+    wanted = [result == "data", result == "weight", False]
+    grad = torch.randn(16, outputs, width, width)
+    return partial(ATEN.convolution_backward, grad, x, weight, None, *window, wanted)
 
 
 def depthwise_backward(size: int, stride: int, channels: int, width: int) -> Call:
@@ -97,6 +131,14 @@ def calls() -> Iterator[tuple[str, Call]]:
     for channels, width in NORMED[:4]:
         name = f"prelu backward {channels} of {width}^2"
         yield name, prelu_backward(channels, width)
+    for order in ("nn", "nt", "tn"):
+        for sizes in PRODUCTS:
+            name = "x".join(map(str, sizes))
+            yield f"product {order} {name}", product(*sizes, order)
+    for result in ("forward", "data", "weight"):
+        for inputs, outputs, width in POINTWISE:
+            name = f"pointwise {result} {inputs} to {outputs} of {width}^2"
+            yield name, pointwise(inputs, outputs, width, result)
     for mode in ("constant", "reflect", "replicate"):
         yield f"pad {mode} 64 of 56^2, one image", padded(mode, 1)
     yield "pad constant 64 of 56^2", padded("constant", 16)

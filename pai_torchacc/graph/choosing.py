@@ -111,7 +111,8 @@ class Chooser:
         return replace(step, kind="call")
 
     def _of_conv(self, node: Node) -> Iterator[Step]:
-        for n in range(len(node.parts), 1, -1):
+        least = 1 if convolutions.is_frozen(node.parts[0], self._graph) else 2
+        for n in range(len(node.parts), least - 1, -1):
             parts = node.parts[:n]
             acts = [activation_of(part, BEHIND_CONVOLUTIONS) for part in parts[1:]]
             step = Step(

@@ -223,14 +223,16 @@ double ptac_conv2d_spared_ns(const ptac_call *call)
  * Of weights that are laid out, or for Winograd's tiles transformed, where they are
  * kept. Prices are of a weight on Zen 4, at 64 to 512 channels.
  */
-static double kept_ns(const ptac_call *call)
+static double kept_ns(const ptac_call *call, bool is_ours)
 {
     static const double LAID_OUT = 0.13, TRANSFORMED = 0.6;
     const ptac_conv2d *p = call->params;
-    const int n_taps = p->kernel_h * p->kernel_w;
+    const int n_taps = p->kernel_d * p->kernel_h * p->kernel_w;
     const double n = (double)p->in_channels * p->out_channels * n_taps;
 
-    return call->kept ? (n_taps == 1 ? LAID_OUT : TRANSFORMED) * n : 0;
+    if (!call->kept || !(is_ours || n_taps == 1))
+        return 0;
+    return (is_ours ? TRANSFORMED : LAID_OUT) * n;
 }
 
 static ptac_reason classify(const ptac_call *call, ptac_shape *shape)
@@ -245,7 +247,7 @@ static ptac_reason classify(const ptac_call *call, ptac_shape *shape)
     shape->work = is_ours ? ptac_conv2d_pixels(p) : ptac_conv2d_work(p);
     shape->uses = uses_of(p);
     shape->spared_ns = ptac_conv2d_spared_ns(call);
-    shape->kept_ns = kept_ns(call);
+    shape->kept_ns = kept_ns(call, is_ours);
     if (!p->is_transposed && !p->channels_last && !ptac_conv2d_is_of_volumes(call)) {
         shape->or_kind = PTAC_CONV_ANY;
         shape->or_work = ptac_conv2d_work(p);

@@ -2,9 +2,10 @@
  * product.h - the operators mm, y = a b, and addmm, y = a b + bias, the same of many
  * matrices, bmm and baddbmm, and products for layers. Level close.
  *
- * For products that have few rows or are of odd sizes; libraries are as good at large
- * ones. Matrices are of float32 and lie as they lie: nothing is kept from one call to
- * the next, so that nothing can go stale. There are five ways:
+ * For products that have few rows or are of odd sizes; at large ones libraries are as
+ * good on some CPUs, and tables tell on which. Matrices are of float32 and lie as they
+ * lie; but for weights that a caller promises to leave as they are, nothing is kept from
+ * one call to the next, so that nothing can go stale. There are five ways:
  *
  *   dot      lanes are neighbouring terms. Rows of a and columns of b are read where
  *            they lie and added up in lanes. For few rows, or few columns.

@@ -15,18 +15,15 @@
  */
 #include "core/host.h"
 #include "core/scratch.h"
-#include "ops/product/product_layout_tpl.h"
 #include "ops/product/product_shares_tpl.h"
 
 enum {
-    PACKED_TERMS = 256,
-    PACKED_TILES = PRODUCT_REGISTERS == 32 ? 36 : 56,
     PACKED_HELD = 512,
     PACKED_FLOATS = 1 << 21, /* of columns that are held, at most */
     PACKED_NARROW = 128,     /* floats from term to term, which the first caches hold */
 };
 
-/* A rectangle, whose tiles have as many rows as each other, or one more. */
+/* A rectangle. */
 typedef struct packed_job {
     const ptac_product *product;
     int64_t n_tiles;
@@ -35,17 +32,9 @@ typedef struct packed_job {
     const float *kept; /* all panels, laid out by an earlier product; or NULL */
 } packed_job;
 
-/* The first row of a tile; of the one behind the last: how many there are. */
-INLINE int64_t row_of(const packed_job *job, int64_t tile)
-{
-    return tile * job->product->m / job->n_tiles;
-}
-
 INLINE tile_rows rows_of(const packed_job *job, int64_t tile)
 {
-    const int64_t first = row_of(job, tile);
-
-    return (tile_rows){first, (int)(row_of(job, tile + 1) - first)};
+    return tile_of(job->product->m, job->n_tiles, tile);
 }
 
 /* Whether tiles do all that is to be done with sums. */
@@ -131,7 +120,9 @@ INLINE void pass(const ptac_product *p, const panel_part *part, const tile_rows 
 
 INLINE float *held_tile(const packed_job *job, int64_t tile)
 {
-    return job->held + (row_of(job, tile) - row_of(job, job->first)) * PACKED_TERMS;
+    const int64_t top = rows_of(job, job->first).first;
+
+    return job->held + (rows_of(job, tile).first - top) * PACKED_TERMS;
 }
 
 /* Whether b is as good as a panel. */

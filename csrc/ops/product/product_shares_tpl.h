@@ -1,14 +1,23 @@
 /*
- * product_shares_tpl.h - a result cut into rectangles of tiles and panels, for threads.
- *
- * Needs product_tile_tpl.h.
+ * product_shares_tpl.h - a result cut into rectangles of tiles and panels, for threads,
+ * and sums into parts, for the caches.
  */
 #include "core/host.h"
-#include "ops/product/product.h"
+#include "ops/product/product_layout_tpl.h"
 
 enum {
+    PACKED_TERMS = 256, /* of a panel, which the first cache holds */
+    PACKED_TILES = PRODUCT_REGISTERS == 32 ? 36 : 56, /* with these, the second one */
     PACKED_COPY = 13, /* multiply-adds in the time that laying out a float takes */
 };
+
+/* m rows as n tiles, which have as many as each other, or one more. */
+INLINE tile_rows tile_of(int64_t m, int64_t n, int64_t tile)
+{
+    const int64_t first = tile * m / n;
+
+    return (tile_rows){first, (int)((tile + 1) * m / n - first)};
+}
 
 /* y cut into n_down times n_across rectangles of whole tiles, or as good as. */
 typedef struct packed_shares {

@@ -28,9 +28,15 @@ def run(graph: Graph) -> None:
     for node in graph.nodes:
         if node.op is _aten.convolution.default and not node.args[6]:
             parts = _parts(node, readers)
-            if len(parts) > 1:
+            if len(parts) > 1 or is_frozen(node, graph):
                 merger.merge("conv", parts)
     merger.finish()
+
+
+def is_frozen(conv: Node, graph: Graph) -> bool:
+    """Its weight stays, so that kernels may keep what they make of it."""
+    weight = conv.args[1]
+    return isinstance(weight, Value) and weight.root in graph.constants
 
 
 def _parts(conv: Node, readers: Readers) -> list[Node]:

@@ -438,13 +438,13 @@ static size_t panels_of_16(const ptac_call *call)
 
     return ptac_product_kept_bytes(p->n, p->k, 16);
 }
-#endif
 
 /* Gradients have been measured by packed products on AMD's CPUs alone. */
 static ptac_status packed_backward(const ptac_call *call, ptac_gemm provider)
 {
     return backward(call, ptac_cpu_is_amd() ? provider : PTAC_GEMM_BLAS);
 }
+#endif
 
 /*
  * The rows of a provider, forward and backward: how PTAC_ROW goes on behind them. Most

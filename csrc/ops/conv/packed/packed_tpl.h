@@ -6,18 +6,16 @@
  */
 #include "core/scratch.h"
 #include "ops/conv/packed/packed.h"
-#include "ops/product/product_layout_tpl.h"
 #include "ops/product/product_shares_tpl.h"
 
 enum {
-    PACKED_TERMS = 256, /* of a panel, which the first cache holds */
-    WEIGHT_TERMS = 64,  /* of these, that are added up before others; rounding less */
-    PACKED_TILES = PRODUCT_REGISTERS == 32 ? 36 : 56, /* with these, the second one */
+    WEIGHT_TERMS = 64, /* of a part, that are added up before others; rounding less */
 };
 
 /* A convolution cut for threads, and into tiles, as large as others or a row larger. */
 typedef struct packed_job {
     const ptac_packed_conv *conv;
+    bool is_weight;
     packed_shares shares;
     int64_t n_tiles;
     float *tiles; /* of weights, [terms, rows] each; of a gradient one block a share */
@@ -34,11 +32,9 @@ INLINE int64_t n_columns_of(const packed_job *job)
     return job->shares.product->n;
 }
 
-INLINE tile_rows tile_of(const packed_job *job, int64_t tile)
+INLINE tile_rows rows_of(const packed_job *job, int64_t tile)
 {
-    const int64_t m = job->conv->image.m, first = tile * m / job->n_tiles;
-
-    return (tile_rows){first, (int)((tile + 1) * m / job->n_tiles - first)};
+    return tile_of(job->conv->image.m, job->n_tiles, tile);
 }
 
 /* The run behind that one, of n columns; false: there is none. */
@@ -215,7 +211,7 @@ INLINE void run_places(const packed_job *job, int64_t first, int64_t last,
 
             lay_out_places(job, &part, panel);
             for (int64_t tile = first; tile < last; tile++) {
-                const tile_rows rows = tile_of(job, tile);
+                const tile_rows rows = rows_of(job, tile);
 
                 pass_places(job, &rows, &part,
                             job->tiles + rows.first * k + part.begin * rows.n, panel,
@@ -313,21 +309,21 @@ INLINE void run_weight(const packed_job *job, float *held, const int64_t block[2
 {
     const ptac_packed_conv *conv = job->conv;
     const int64_t n_terms = conv->n_images * conv->image.k;
-    const int64_t top = tile_of(job, block[0]).first;
+    const int64_t top = rows_of(job, block[0]).first;
     _Alignas(64) float panel[PACKED_TERMS * TILE_COLUMNS];
     panel_part part = {0};
 
     for (; part.begin < n_terms; part.begin = part.end) {
         part.end = ptac_least(n_terms, part.begin + PACKED_TERMS);
         for (int64_t tile = block[0]; tile < block[1]; tile++) {
-            const tile_rows rows = tile_of(job, tile);
+            const tile_rows rows = rows_of(job, tile);
 
             lay_out_grad(conv, &rows, &part, held + (rows.first - top) * PACKED_TERMS);
         }
         for (part.column = begin; part.column < end; part.column += TILE_COLUMNS) {
             lay_out_x(conv, &part, panel);
             for (int64_t tile = block[0]; tile < block[1]; tile++) {
-                const tile_rows rows = tile_of(job, tile);
+                const tile_rows rows = rows_of(job, tile);
 
                 pass_weight(conv, &rows, &part,
                             held + (rows.first - top) * PACKED_TERMS, panel);
@@ -342,7 +338,6 @@ TARGET static void run_packed_shares(int64_t begin, int64_t end, void *context)
 {
     const packed_job *job = context;
     const packed_shares *s = &job->shares;
-    const bool is_weight = s->most_held > 0;
 
     for (int64_t i = begin; i < end; i++) {
         const int64_t down = i / s->n_across, across = i % s->n_across;
@@ -354,7 +349,7 @@ TARGET static void run_packed_shares(int64_t begin, int64_t end, void *context)
 
         for (; block[0] < last; block[0] = block[1]) {
             block[1] = ptac_least(last, block[0] + PACKED_TILES);
-            if (is_weight)
+            if (job->is_weight)
                 run_weight(job, job->tiles + i * s->most_held, block, left, right);
             else
                 run_places(job, block[0], block[1], left, right);
@@ -368,7 +363,7 @@ TARGET static void lay_out_weights(int64_t begin, int64_t end, void *context)
     const ptac_product *p = &job->conv->image;
 
     for (int64_t tile = begin; tile < end; tile++) {
-        const tile_rows rows = tile_of(job, tile);
+        const tile_rows rows = rows_of(job, tile);
 
         lay_out_tile(p, &rows, 0, p->k, job->tiles + rows.first * p->k);
     }
@@ -395,7 +390,9 @@ static ptac_status run_packed(const ptac_call *call)
     const ptac_packed_conv conv = ptac_packed_conv_of(call);
     ptac_kept *kept = is_weight ? NULL : call->kept;
     ptac_product whole = conv.image;
-    packed_job job = {.conv = &conv, .n_tiles = ptac_parts(whole.m, TILE_ROWS)};
+    packed_job job = {.conv = &conv,
+                      .is_weight = is_weight,
+                      .n_tiles = ptac_parts(whole.m, TILE_ROWS)};
     float *scratch = NULL;
     int64_t n_floats = whole.m * whole.k;
 
