@@ -4,15 +4,15 @@
  *
  * For products that have few rows or are of odd sizes; at large ones libraries are as
  * good on some CPUs, and tables tell on which. Matrices are of float32 and lie as they
- * lie; but for weights that a caller promises to leave as they are, nothing is kept from
- * one call to the next, so that nothing can go stale. There are five ways:
+ * lie. Nothing is kept from one call to the next, so that nothing can go stale, but
+ * weights that a caller promises to leave as they are. There are five ways:
  *
  *   dot      lanes are neighbouring terms. Rows of a and columns of b are read where
  *            they lie and added up in lanes. For few rows, or few columns.
  *   stream   lanes are neighbouring columns. Rows of b are read where they lie, one
  *            after the other. For up to eight rows.
- *   packed   the same lanes. Panels of b, of as many terms as fit into
- *            the first cache, are laid out there, which pays from some rows on.
+ *   packed   the same lanes. Panels of b, of as many terms as fit into the first
+ *            cache, are laid out there, which pays from some rows on.
  *   turned   lanes are neighbouring rows of a, which are laid out. Columns of b are
  *            read where they lie, once. For some tens of rows.
  *   small    dot or packed, as the sizes say. For products that are small or thin, of
