@@ -83,6 +83,12 @@ static int64_t lines(int64_t floats)
     return ptac_parts(floats, 16) * 16;
 }
 
+/* Of a strip, with a vector that its last row may go over. */
+static int64_t copy_size_of(const ptac_implicit *plan)
+{
+    return plan->is_whole ? 0 : lines(plan->n_channels * plan->plane_size + 16);
+}
+
 static int64_t copy_of(const ptac_implicit *plan)
 {
     int64_t size = plan->n_channels * (int64_t)plan->images;
@@ -192,7 +198,7 @@ static void cut_items(ptac_implicit *plan, const ptac_implicit_stages *stages,
                         : 1;
     plan->n_items = n * plan->n_parts;
     plan->n_pieces = (int)ptac_least(n_threads, plan->n_items);
-    plan->copy_size = plan->is_whole ? 0 : lines(plan->n_channels * plan->plane_size);
+    plan->copy_size = copy_size_of(plan);
     plan->sums_step = lines(ptac_implicit_places(plan) + 16);
     plan->most_rows = (int)(MOST_SUMS / plan->sums_step);
     if (plan->most_rows < plan->rows)
@@ -222,7 +228,7 @@ static void cut_sums(ptac_implicit *plan, int n_threads)
         plan->n_near = 1;
     plan->most_rows =
         (int)ptac_least(ptac_parts(MOST_SUMS, plan->sums_step) * 4, plan->n_rows);
-    plan->copy_size = plan->is_whole ? 0 : lines(plan->n_channels * plan->plane_size);
+    plan->copy_size = copy_size_of(plan);
     plan->n_private = plan->copy_size;
     if (!plan->is_whole)
         plan->n_private += plan->most_rows * plan->sums_step;

@@ -15,59 +15,123 @@ typedef struct workplace {
     int n_images, n_places; /* in a row, with those between */
 } workplace;
 
-/* Elements of a source's row into n slots; where there are none, zeros. */
-INLINE void copy_row(const float *from, int n_source, int step, int first, int n,
-                     float *to)
+INLINE void fill_zeros(float *to, int n)
 {
-    int j = 0;
+    for (int j = 0; j < n; j += LANES)
+        v_store(to + j, v_zero());
+}
 
-    for (; j < n && first + j * step < 0; j++)
-        to[j] = 0;
-    if (step == 1) {
-        const int last = n < n_source - first ? n : n_source - first;
+/* Every second one of n elements. */
+INLINE vec load_evens(const float *from, int n)
+{
+    if (n >= 2 * LANES)
+        return v_evens(v_load(from), v_load(from + LANES));
+    return n > LANES ? v_evens(v_load(from), v_load_first(from + LANES, n - LANES))
+                     : v_evens(v_load_first(from, n), v_zero());
+}
 
-        if (last > j) {
-            FOR_LANES(i, m, j, last,
-                      v_store_first(to + i, v_load_first(from + first + i, m), m));
-            j = last;
-        }
-    } else {
-        if (step == 2)
-            for (; j + LANES <= n && first + 2 * (j + LANES) <= n_source; j += LANES)
-                v_store(to + j, v_evens(v_load(from + first + 2 * j),
-                                        v_load(from + first + 2 * j + LANES)));
-        for (; j < n && first + j * step < n_source; j++)
-            to[j] = from[first + j * step];
-    }
-    for (; j < n; j++)
-        to[j] = 0;
+/* Slots of a strip along an axis, of a phase: those in [lead, last) are elements. */
+typedef struct run_of_slots {
+    int first; /* the element that slot 0 is, if there is one */
+    int step, lead, last, n;
+} run_of_slots;
+
+INLINE run_of_slots slots_along(const ptac_implicit_axis *axis, int first_place,
+                                int phase, int n)
+{
+    const int step = axis->source_step, first = first_place * step + phase - axis->lead;
+    const int lead = first < 0 ? (step - 1 - first) / step : 0;
+    const int last =
+        first < axis->n_source ? (axis->n_source - first + step - 1) / step : 0;
+
+    return (run_of_slots){
+        .first = first,
+        .step = step,
+        .lead = lead < n ? lead : n,
+        .last = last < n ? last : n,
+        .n = n,
+    };
+}
+
+/*
+ * Elements of a source's row into slots, and zeros. Up to a vector of slots behind them
+ * is written, too: the next row's, which come next.
+ */
+INLINE void copy_row(const float *from, int n_source, const run_of_slots *s, float *to)
+{
+    int j = s->lead;
+
+    fill_zeros(to, j);
+    from += s->first;
+    n_source -= s->first;
+    if (s->step == 1)
+        for (; j < s->last; j += LANES)
+            v_store(to + j, j + LANES <= s->last ? v_load(from + j)
+                                                 : v_load_first(from + j, s->last - j));
+    else if (s->step == 2)
+        for (; j < s->last; j += LANES)
+            v_store(to + j, load_evens(from + 2 * j, n_source - 2 * j));
+    else
+        for (; j < s->last; j++)
+            to[j] = from[j * s->step];
+    fill_zeros(to + j, s->n - j);
+}
+
+/* Rows of up to a vector of slots: which elements of one or two vectors they take. */
+INLINE void copy_short_rows(const float *from, int n_source, const run_of_slots *s,
+                            int n_rows, int64_t row_step, float *to)
+{
+    const int begin = s->first < 0 ? -s->first : 0, end = n_source - s->first;
+    const int n =
+        at_most(s->last * s->step, end); /* elements, from the first slot on */
+    const mask low = v_between(at_most(LANES, begin), at_most(LANES, n));
+    const mask high = v_between(begin < LANES ? 0 : begin - LANES,
+                                n < LANES ? 0 : at_most(LANES, n - LANES));
+
+    from += s->first;
+    if (s->step == 1)
+        for (int y = 0; y < n_rows; y++, to += s->n, from += row_step)
+            v_store(to, v_load_where(from, low));
+    else
+        for (int y = 0; y < n_rows; y++, to += s->n, from += row_step)
+            v_store(to,
+                    v_evens(v_load_where(from, low), v_load_where(from + LANES, high)));
 }
 
 /* One phase of one channel of an image. */
-INLINE void copy_phase(const ptac_implicit *plan, const workplace *at,
-                       const int phase[PTAC_N_AXES], const float *plane, float *to)
+INLINE void copy_phase(const ptac_implicit *plan, const run_of_slots *const runs[],
+                       const float *plane, float *to)
 {
-    const ptac_implicit_axis *d = &plan->axis[0], *h = &plan->axis[1],
-                             *w = &plan->axis[2];
-    const int *slots = plan->slots;
+    const run_of_slots *d = runs[0], *h = runs[1], *w = runs[2];
+    const int n_source = plan->axis[2].n_source;
+    const int64_t row_step = (int64_t)h->step * n_source;
+    const int64_t plane_step = (int64_t)d->step * plan->axis[1].n_source * n_source;
+    const bool is_short = w->n <= LANES && w->step <= 2 && w->last > w->lead;
 
-    for (int i = 0; i < slots[0]; i++) {
-        const int z = (at->first[0] + i) * d->source_step + phase[0] - d->lead;
+    fill_zeros(to, d->lead * h->n * w->n);
+    to += d->lead * h->n * w->n;
+    plane +=
+        (d->first + d->lead * d->step) * (int64_t)plan->axis[1].n_source * n_source +
+        (h->first + h->lead * h->step) * (int64_t)n_source;
+    for (int i = d->lead; i < d->last; i++, plane += plane_step) {
+        const int n = h->last > h->lead ? h->last - h->lead : 0;
+        const float *row = plane;
 
-        for (int j = 0; j < slots[1]; j++, to += slots[2]) {
-            const int y = (at->first[1] + j) * h->source_step + phase[1] - h->lead;
-            const bool is_there =
-                z >= 0 && z < d->n_source && y >= 0 && y < h->n_source;
-
-            if (is_there)
-                copy_row(plane + ((int64_t)z * h->n_source + y) * w->n_source,
-                         w->n_source, w->source_step,
-                         at->first[2] * w->source_step + phase[2] - w->lead, slots[2],
-                         to);
-            else
-                memset(to, 0, (size_t)slots[2] * sizeof *to);
-        }
+        fill_zeros(to, h->lead * w->n);
+        to += h->lead * w->n;
+        if (is_short)
+            copy_short_rows(plane, n_source, w, n, row_step, to);
+        else
+            for (int j = 0; j < n; j++, row += row_step)
+                copy_row(row, n_source, w, to + j * w->n);
+        to += n * w->n;
+        fill_zeros(to, (h->n - h->lead - n) * w->n);
+        to += (h->n - h->lead - n) * w->n;
     }
+    if (d->last < d->lead)
+        fill_zeros(to, (d->n - d->lead) * h->n * w->n);
+    else
+        fill_zeros(to, (d->n - d->last) * h->n * w->n);
 }
 
 INLINE void copy_strip(const ptac_implicit *plan, const workplace *at)
@@ -78,18 +142,23 @@ INLINE void copy_strip(const ptac_implicit *plan, const workplace *at)
     const ptac_implicit_axis *axis = plan->axis;
     const float *source = plan->source + (at->image * plan->groups + at->group) *
                                              plan->n_channels * plan->source_plane;
+    run_of_slots runs[PTAC_N_AXES][PTAC_MOST_PHASES];
 
+    for (int i = 0; i < PTAC_N_AXES; i++)
+        for (int j = 0; j < axis[i].n_phases; j++)
+            runs[i][j] =
+                slots_along(&axis[i], at->first[i], axis[i].phases[j], plan->slots[i]);
     for (int c = 0; c < plan->n_channels; c++) {
         float *to = at->copy + c * plan->plane_size;
 
         for (int i = 0; i < axis[0].n_phases; i++)
             for (int j = 0; j < axis[1].n_phases; j++)
                 for (int k = 0; k < axis[2].n_phases; k++) {
-                    const int phase[] = {axis[0].phases[i], axis[1].phases[j],
-                                         axis[2].phases[k]};
+                    const run_of_slots *const of[] = {&runs[0][i], &runs[1][j],
+                                                      &runs[2][k]};
 
                     for (int m = 0; m < at->n_images; m++, to += image_size)
-                        copy_phase(plan, at, phase,
+                        copy_phase(plan, of,
                                    source + (m * image_step + c) * plan->source_plane,
                                    to);
                     to += (plan->images - at->n_images) * image_size;
@@ -141,15 +210,25 @@ INLINE void give_second_of_pairs(const float *from, int n, float *to)
         to[2 * i] = from[i];
 }
 
+/* A row of results; up to end there are others, which come next. */
+INLINE void give_neighbours(const float *from, int n, const float *end, float *to)
+{
+    for (int i = 0; i < n; i += LANES)
+        if (i + LANES <= n || to + i + LANES <= end)
+            v_store(to + i, v_load(from + i));
+        else
+            v_store_first(to + i, v_load_first(from + i, n - i), n - i);
+}
+
 /*
  * n places of a row of sums to where they belong: every step-th result from to on. left
  * results are in the row from there.
  */
 INLINE void give_row(const float *from, int n, int step, int class, int64_t left,
-                     float *to)
+                     const float *end, float *to)
 {
     if (step == 1)
-        FOR_LANES(i, m, 0, n, v_store_first(to + i, v_load_first(from + i, m), m));
+        give_neighbours(from, n, end, to);
     else if (step == 2 && class == 0)
         give_first_of_pairs(from, n, 2 * n <= left, to);
     else if (step == 2)
@@ -204,7 +283,10 @@ INLINE void give_results(const ptac_implicit *plan, const workplace *at,
     const int64_t pitch = plan->slots[2], plane = plan->slots[1] * pitch;
     const int64_t row = axis[2].n_results;
     const int n = given->last[2] - given->first[2];
+    const int n_rows = given->last[1] - given->first[1];
     const int column = given->start[2] + given->first[2] * axis[2].result_step;
+    /* Rows lie behind one another, none between them. */
+    const bool is_run = n == row && axis[1].result_step == 1;
 
     if (n <= 0)
         return;
@@ -222,9 +304,11 @@ INLINE void give_results(const ptac_implicit *plan, const workplace *at,
             float *to = image + (depth * axis[1].n_results + given->start[1] +
                                  given->first[1] * axis[1].result_step) *
                                     row;
+            const float *end = is_run ? to + n_rows * row : to;
 
             for (int y = given->first[1]; y < given->last[1]; y++) {
-                give_row(from, n, axis[2].result_step, given->class, row - column, to);
+                give_row(from, n, axis[2].result_step, given->class, row - column, end,
+                         to);
                 from += pitch;
                 to += axis[1].result_step * row;
             }
