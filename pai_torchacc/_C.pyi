@@ -619,6 +619,9 @@ def plan_norm(
 def plan_linear(
     plan: Any, tensors: _Args, act: int, out: int, ends: _Ints, is_frozen: bool, /
 ) -> _Why: ...
+def plan_squeeze_excite(
+    plan: Any, xww: _Ints, act: int, is_hard: bool, out: _Ints, ends: _Ints, /
+) -> _Why: ...
 def plan_sum(plan: Any, ab: _Ints, act: int, out: _Ints, ends: _Ints, /) -> _Why: ...
 def plan_call(
     p: Any,

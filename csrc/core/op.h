@@ -32,6 +32,7 @@
     X(ADAPTIVE_AVG_POOL3D, "adaptive_avg_pool3d", FUSION)                              \
     X(ADAPTIVE_AVG_POOL3D_BACKWARD, "adaptive_avg_pool3d_backward", FUSION)            \
     X(MEAN, "mean", FUSION)                                                            \
+    X(SQUEEZE_EXCITE, "squeeze_excite", FUSION)                                        \
     X(UPSAMPLE_NEAREST2D, "upsample_nearest2d", FUSION)                                \
     X(UPSAMPLE_NEAREST2D_BACKWARD, "upsample_nearest2d_backward", FUSION)              \
     X(UPSAMPLE_BILINEAR2D, "upsample_bilinear2d", FUSION)                              \

@@ -13,7 +13,7 @@ import torch
 
 import pai_torchacc as ptac
 from pai_torchacc import _host
-from pai_torchacc.bench.cases import Case, Gradient, cases
+from pai_torchacc.bench.cases import Case, Gradient, Planned, cases
 from pai_torchacc.bench.measure import (
     alternate,
     environment,
@@ -190,7 +190,7 @@ def _time_rows(
 
 def begin(call: Any) -> None:
     """Tell a call that asks for it that other rows are on."""
-    if isinstance(call, Gradient):
+    if isinstance(call, Gradient | Planned):
         call.begin()
 
 

@@ -72,6 +72,7 @@ class Chooser:
     def _of(self, node: Node) -> Iterator[Step]:
         ways: dict[str, Callable[[Node], Iterator[Step]]] = {
             "conv": self._of_conv,
+            "squeeze_excite": self._of_squeeze_excite,
             "norm": self._of_norm,
             "linear": self._of_linear,
             "gelu": self._of_gelu,
@@ -128,6 +129,20 @@ class Chooser:
                 return
         yield self._alone(node.parts[0])
         yield from self._rest(node.parts[1:])
+
+    def _of_squeeze_excite(self, node: Node) -> Iterator[Step]:
+        (found,) = node.args
+        inputs = found.inputs()
+        step = Step("squeeze_excite", node.parts, inputs, node.outputs, about=found)
+        if self._takes(step):
+            yield step
+            return
+        mean, first, *between, second, gate, product = node.parts
+        yield self._alone(mean)
+        for parts in ([first, *between], [second]):
+            yield from self._of_conv(Node("conv", (), {}, parts[-1].outputs, "", parts))
+        yield self._alone(gate)
+        yield self._alone(product)
 
     def _rest(self, parts: list[Node]) -> Iterator[Step]:
         """What stands behind a convolution that stays alone."""

@@ -215,6 +215,13 @@ class Plan:
         tensors = tuple(self.number(value) for value in step.inputs)
         return self._c.plan_sum(self.plan, tensors, step.activation, outputs, ends)
 
+    def _add_squeeze_excite(self, step: Step, outputs: Any, ends: Any) -> str | None:
+        numbers = tuple(map(self.number, step.inputs))
+        found = step.about
+        return self._c.plan_squeeze_excite(
+            *(self.plan, numbers, found.activation, found.is_hard, outputs, ends)
+        )
+
     def _add_call(self, step: Step, outputs: Any, ends: Any) -> str | None:
         (node,) = step.parts
         args = [*node.args, *node.kwargs.values()]

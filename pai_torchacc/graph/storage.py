@@ -66,7 +66,7 @@ class Storage:
         output = step.outputs[0] if len(step.outputs) == 1 else None
         if output is None or output in self._given:
             return
-        if step.kind not in ("row", "call", "norm", "sum"):
+        if step.kind not in ("row", "call", "norm", "sum", "squeeze_excite"):
             return
         names = {part.name.split(".")[0] for part in step.parts}
         if step.kind in ("row", "call") and not names <= _ELEMENTWISE:

@@ -1,76 +1,24 @@
 /*
  * mean_tpl.h - means of rows and of columns.
  *
- * Rows are read one after another, as they lie, into four vectors of partial sums; of
- * four short rows the lanes are added up together. Columns lie in lanes, and rows are
- * added to them.
+ * Columns lie in lanes, and rows are added to them; means of rows are in
+ * mean_rows_tpl.h.
  *
  * Included behind lanes_<isa>.h, once in a file. The includer also defines ISA, the
  * name of the row, and NEEDS, its PTAC_CPU_* bits.
  */
-#include "ops/mean/mean.h"
+#include "ops/mean/mean_rows_tpl.h"
 
 enum {
-    ROWS = 4,                        /* at once; also vectors of columns */
-    WIDTH = ROWS * LANES,            /* columns at once */
-    BLOCK = PTAC_MEAN_CHAIN * WIDTH, /* of a row, a chain in each of four vectors */
     TALL = PTAC_MEAN_CHAIN * PTAC_MEAN_CHAIN, /* rows whose chains add up in float */
 };
-
-/* --- rows ------------------------------------------------------------------------- */
-
-/* A block's elements, LANES partial sums of them. */
-INLINE vec sums_of_block(const float *x, int64_t n)
-{
-    vec a = v_zero(), b = v_zero(), c = v_zero(), d = v_zero();
-    int64_t i = 0;
-
-    for (; i + ROWS * LANES <= n; i += ROWS * LANES) {
-        a = v_add(a, v_load(x + i));
-        b = v_add(b, v_load(x + i + LANES));
-        c = v_add(c, v_load(x + i + 2 * LANES));
-        d = v_add(d, v_load(x + i + 3 * LANES));
-    }
-    a = v_add(v_add(a, b), v_add(c, d));
-    b = v_zero();
-    FOR_LANES(j, some, i, n, b = v_add(b, v_load_first(x + j, some)));
-    return v_add(a, b);
-}
-
-/* Means of four rows of at most BLOCK elements, which are apart. */
-INLINE __m128 means_of_four(const float *x, int64_t n, int64_t apart)
-{
-    vec sums[ROWS];
-
-#pragma GCC unroll 4
-    for (int r = 0; r < ROWS; r++)
-        sums[r] = sums_of_block(x + r * apart, n);
-    return _mm_div_ps(v_sums_of_four(sums), _mm_set1_ps((float)n));
-}
-
-INLINE float sum_of_row(const float *x, int64_t n)
-{
-    double sum = 0;
-
-    for (int64_t i = 0; i < n; i += BLOCK)
-        sum += v_sum_f64(sums_of_block(x + i, ptac_least(n - i, BLOCK)));
-    return (float)sum;
-}
 
 TARGET static void means_of_rows(int64_t begin, int64_t end, void *context)
 {
     const ptac_call *call = context;
     const int64_t n = ((const ptac_mean *)call->params)->n;
-    const float *x = call->inputs[0].data;
-    float *y = call->outputs[0].data;
-    int64_t i = begin;
 
-    for (; n <= BLOCK && i + ROWS <= end; i += ROWS)
-        _mm_storeu_ps(y + i, means_of_four(x + i * n, n, n));
-    for (; n <= BLOCK && i < end; i++) /* a row four times, for the same bits */
-        _mm_store_ss(y + i, means_of_four(x + i * n, n, 0));
-    for (; i < end; i++)
-        y[i] = sum_of_row(x + i * n, n) / (float)n;
+    means_of_rows_at(call->inputs[0].data, begin, end, n, call->outputs[0].data);
 }
 
 /* --- columns ---------------------------------------------------------------------- */

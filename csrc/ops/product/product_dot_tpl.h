@@ -14,6 +14,7 @@ enum {
     DOT_ROWS = DOT_IS_WIDE ? 6 : 3, /* of a tile, at most; */
     DOT_COLUMNS = 8,                /* a tile of few rows has so many, others four */
     DOT_TERMS = 1024,               /* added up at once */
+    DOT_AHEAD = 8192, /* floats between what is read and what is fetched */
 };
 
 /* A tile at (row, column), over terms [begin, end). */
@@ -21,7 +22,7 @@ typedef struct dot_tile {
     const ptac_product *product;
     int64_t row, column, begin, end;
     int skipped;           /* columns that are another tile's */
-    int n_fetched;         /* columns behind the group's that this tile fetches, */
+    int n_fetched;         /* columns of a later group that this tile fetches, */
     const float *to_fetch; /* of which the first one's first term is here */
 } dot_tile;
 
@@ -49,10 +50,14 @@ INLINE void dot_store(const dot_tile *t, int row, int column, __m128 sums)
     }
 }
 
+/*
+ * Into the second cache, which asks memory for more lines at a time than the first one
+ * can: from there on short columns come at 19 to 21 GB/s and not at 9 to 16 (Zen 4).
+ */
 INLINE void dot_fetch(const dot_tile *t, int64_t at)
 {
     for (int j = 0; j < t->n_fetched; j++)
-        _mm_prefetch(t->to_fetch + j * t->product->b_column + at, _MM_HINT_T0);
+        _mm_prefetch(t->to_fetch + j * t->product->b_column + at, _MM_HINT_T1);
 }
 
 /*
@@ -156,16 +161,16 @@ static dot_plan dot_plan_of(const ptac_product *p)
     return plan;
 }
 
-/* Of the n_behind columns that come next, the share of the tile of row i. */
-INLINE void dot_share(const dot_plan *plan, int64_t i, int64_t n_behind, dot_tile *tile)
+/* Of the n columns of a later group, from column on, the share of the tile of row i. */
+INLINE void dot_share(const dot_plan *plan, int64_t i, int64_t column, int64_t n,
+                      dot_tile *tile)
 {
     const ptac_product *p = plan->product;
     const int64_t share = ptac_parts(plan->columns, plan->n_tiles);
-    const int64_t first = ptac_least(i * share, n_behind);
+    const int64_t first = ptac_least(i * share, n);
 
-    tile->n_fetched = (int)(ptac_least(first + share, n_behind) - first);
-    tile->to_fetch =
-        p->b + (tile->column + plan->columns + first) * p->b_column + tile->begin;
+    tile->n_fetched = (int)(ptac_least(first + share, n) - first);
+    tile->to_fetch = p->b + (column + first) * p->b_column + tile->begin;
 }
 
 /* Groups of columns [first, last), terms [begin, end). */
@@ -173,19 +178,21 @@ TARGET static void dot_terms(const dot_plan *plan, int64_t first, int64_t last,
                              int64_t begin, int64_t end)
 {
     const ptac_product *p = plan->product;
+    const int64_t ahead = ptac_parts(DOT_AHEAD, plan->columns * (end - begin));
 
     for (int64_t group = first; group < last; group++) {
         const int64_t column = group * plan->columns;
-        int64_t n_behind;
+        const int64_t later = ptac_least(group + ahead, last) * plan->columns;
+        const int64_t n_later =
+            p->n > later ? ptac_least(plan->columns, p->n - later) : 0;
         dot_tile tile = {.product = p, .begin = begin, .end = end};
 
         tile.column = ptac_least(column, p->n - plan->columns);
         tile.skipped = (int)(column - tile.column);
-        n_behind = ptac_least(plan->columns, p->n - tile.column - plan->columns);
         for (int64_t i = 0; i < plan->n_tiles; i++) {
             const int n_rows = plan->rows + (i < plan->n_larger);
 
-            dot_share(plan, i, n_behind, &tile);
+            dot_share(plan, i, later, n_later, &tile);
             plan->tiles[n_rows](&tile);
             tile.row += n_rows;
         }

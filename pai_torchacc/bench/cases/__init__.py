@@ -28,15 +28,16 @@ from pai_torchacc.bench.cases import (
     randomness,
     recurrent,
     softmax,
+    squeeze_excite,
     upsample,
 )
-from pai_torchacc.bench.cases.case import Case, Gradient
+from pai_torchacc.bench.cases.case import Case, Gradient, Planned
 from pai_torchacc.bench.cases.conv import depthwise
 from pai_torchacc.bench.cases.loss import elementwise
 from pai_torchacc.bench.cases.pool import mean
 from pai_torchacc.bench.cases.product import entries, linear, many
 
-__all__ = ["Case", "Gradient", "cases", "cases_on_cuda"]
+__all__ = ["Case", "Gradient", "Planned", "cases", "cases_on_cuda"]
 
 
 def cases() -> Iterator[Case]:
@@ -53,6 +54,7 @@ def cases() -> Iterator[Case]:
             upsample,
             pad,
             copies,
+            squeeze_excite,
         ),
         *(indexing, randomness, loss, elementwise, softmax, linear, many, attention),
         *(encoder, recurrent, int8, optim, foreach, entries, by_name),

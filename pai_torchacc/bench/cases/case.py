@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+import pai_torchacc as ptac
 from pai_torchacc.calibration import Work
 
 Call = Callable[[], Any]
@@ -40,6 +42,34 @@ class Case:
     """Operators of ours that stock calls for it; rows have to beat that as well."""
     allows_tf32: bool = False
     """Whether products of float32 on CUDA are TF32's."""
+
+
+class Planned:
+    """A module's call without gradients, by a plan of the rows of the moment."""
+
+    CALLS = 3
+    """After so many a plan has been made and run."""
+
+    def __init__(self, module: torch.nn.Module, *inputs: torch.Tensor) -> None:
+        """Of ``module`` there are copies that are optimized; itself it stays."""
+        self.module, self.inputs = module, inputs
+        self.planned = module
+
+    def begin(self) -> None:
+        """Plan it anew."""
+        self.planned = ptac.optimize(copy.deepcopy(self.module))
+        for _ in range(self.CALLS):
+            self()
+
+    def stock(self) -> Any:
+        """The call as torch makes it."""
+        with torch.no_grad():
+            return self.module(*self.inputs)
+
+    def __call__(self) -> Any:
+        """What the optimized module returns."""
+        with torch.no_grad():
+            return self.planned(*self.inputs)
 
 
 class Gradient:

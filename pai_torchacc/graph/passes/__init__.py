@@ -21,6 +21,7 @@ from pai_torchacc.graph.passes import (
     losses,
     norm_training,
     norms,
+    squeeze_excitations,
     sums,
 )
 
@@ -31,6 +32,7 @@ _passes: dict[str, Pass] = {
     "common_subexpressions": common_subexpressions.run,
     "dead_code": dead_code.run,
     "gelus": gelus.run,
+    "squeeze_excitations": squeeze_excitations.run,
     "convolutions": convolutions.run,
     "norms": norms.run,
     "linears": linears.run,

@@ -20,10 +20,9 @@ WEIGHTS = (
 
 ISAS = ("avx2", "avx512")
 
-LEAST_IN_TURN = 1 << 17
-IN_TURN = 1 << 23
-"""Bytes: a network whose weights are larger than the former has more of them than the
-second cache holds, and calls take such weights in turn, the latter together."""
+IN_TURN = {1 << 17: 1 << 23, 1 << 21: 1 << 27}
+"""Bytes: a network whose weights are larger than these has more of them than the second
+cache holds, or than any cache, and calls take such weights in turn, so many together."""
 
 SHAPES = (
     *((m, k, n) for k, n in WEIGHTS for m in ROWS),
@@ -105,7 +104,10 @@ def _case(op: str, kind: str, sizes: tuple[int, int, int]) -> Case:
 
 def _n_in_turn(n_floats: int) -> int:
     n_bytes = 4 * n_floats
-    return 1 + IN_TURN // n_bytes if n_bytes >= LEAST_IN_TURN else 1
+    together = max(
+        (most for least, most in IN_TURN.items() if n_bytes >= least), default=0
+    )
+    return 1 + together // n_bytes
 
 
 def _product(op: str, kind: str, sizes: tuple[int, int, int]) -> Call:
