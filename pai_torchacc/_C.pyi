@@ -619,6 +619,16 @@ def plan_norm(
 def plan_linear(
     plan: Any, tensors: _Args, act: int, out: int, ends: _Ints, is_frozen: bool, /
 ) -> _Why: ...
+def plan_recurrent(
+    plan: Any,
+    options: _Args,
+    xhc: _Ints,
+    weights: _Ints,
+    out: _Ints,
+    ends: _Ints,
+    are_frozen: bool,
+    /,
+) -> _Why: ...
 def plan_squeeze_excite(
     plan: Any, xww: _Ints, act: int, is_hard: bool, out: _Ints, ends: _Ints, /
 ) -> _Why: ...

@@ -10,7 +10,6 @@
 #include <string.h>
 
 enum {
-    MAX_NEIGHBOURS = 16, /* more are as good as these */
     FAR = 8, /* neighbours with less of the largest one's work have no say */
 };
 
@@ -134,38 +133,33 @@ static int n_up_to(const ptac_point *points, int n_points, int n_threads, int64_
 }
 
 /*
- * The row that all neighbours of a product have, or NULL; the largest of them, NULL
- * where it has none. Of points with the same threads only later ones, with more work,
- * can exceed one.
+ * The neighbours of a product. Of points with the same threads only later ones, with
+ * more work, can exceed one.
  */
-static const ptac_point *largest_neighbour(const ptac_point *points, int n_points,
-                                           const int64_t *sizes,
-                                           const ptac_kernel **row)
+static void find_neighbours(const ptac_point *points, int n_points,
+                            const int64_t *sizes, ptac_neighbours *found)
 {
-    const ptac_point *neighbours[MAX_NEIGHBOURS];
-    int n = 0;
-
-    *row = NULL;
-    for (int i = n_points - 1; i >= 0 && n < MAX_NEIGHBOURS; i--) {
+    for (int i = n_points - 1; i >= 0 && found->n < PTAC_MOST_NEIGHBOURS; i--) {
         const ptac_point *point = &points[i];
         bool is_exceeded = false;
 
-        if (n > 0 && point->work < neighbours[0]->work / FAR)
+        if (found->n > 0 && point->work < found->at[0]->work / FAR)
             break;
         if (!is_within(point->sizes, sizes))
             continue;
-        for (int j = 0; j < n && !is_exceeded; j++)
-            is_exceeded = is_within(point->sizes, neighbours[j]->sizes);
-        if (is_exceeded)
-            continue;
-        if (n > 0 && point->row != *row) {
-            *row = NULL;
-            break;
-        }
-        *row = point->row;
-        neighbours[n++] = point;
+        for (int j = 0; j < found->n && !is_exceeded; j++)
+            is_exceeded = is_within(point->sizes, found->at[j]->sizes);
+        if (!is_exceeded)
+            found->at[found->n++] = point;
     }
-    return n > 0 ? neighbours[0] : NULL;
+}
+
+static const ptac_kernel *row_of_all(const ptac_neighbours *found)
+{
+    for (int i = 1; i < found->n; i++)
+        if (found->at[i]->row != found->at[0]->row)
+            return NULL;
+    return found->n > 0 ? found->at[0]->row : NULL;
 }
 
 /* Points of a curve for the largest calibrated thread count up to the call's. */
@@ -183,9 +177,9 @@ static const ptac_point *points_of_threads(const ptac_curve *curve, int n_thread
     return points + begin;
 }
 
-const ptac_point *ptac_calibration_find(const ptac_calibration *table, ptac_op op,
-                                        const ptac_shape *shape, ptac_dtype dtype,
-                                        int n_threads, const ptac_kernel **row)
+const ptac_kernel *ptac_calibration_find(const ptac_calibration *table, ptac_op op,
+                                         const ptac_shape *shape, ptac_dtype dtype,
+                                         int n_threads, ptac_neighbours *found)
 {
     int n;
     const ptac_curve *curve = &table->curves[op][shape->kind][dtype];
@@ -195,10 +189,12 @@ const ptac_point *ptac_calibration_find(const ptac_calibration *table, ptac_op o
         curve = &table->curves[op][shape->else_kind][dtype];
     points = points_of_threads(curve, n_threads, &n);
 
+    found->n = 0;
     if (n)
         n = n_up_to(points, n, points->n_threads, shape->work);
     if (n && shape->sizes[0] && points->sizes[0])
-        return largest_neighbour(points, n, shape->sizes, row);
-    *row = n ? points[n - 1].row : NULL;
-    return n ? &points[n - 1] : NULL;
+        find_neighbours(points, n, shape->sizes, found);
+    else if (n)
+        found->at[found->n++] = &points[n - 1];
+    return row_of_all(found);
 }

@@ -67,13 +67,20 @@ void ptac_calibration_drop(ptac_calibration **in_use);
 /* Free tables that are not in use, unless a call is in flight. */
 void ptac_calibration_collect(void);
 
-/*
- * The point of a table that speaks for a place, and the row there; NULL where there is
- * none.
- */
-const ptac_point *ptac_calibration_find(const ptac_calibration *table, ptac_op op,
-                                        const ptac_shape *shape, ptac_dtype dtype,
-                                        int n_threads, const ptac_kernel **row);
+enum {
+    PTAC_MOST_NEIGHBOURS = 16, /* more are as good as these */
+};
+
+/* The points that speak for a place, the one with the most work first. */
+typedef struct ptac_neighbours {
+    const ptac_point *at[PTAC_MOST_NEIGHBOURS];
+    int n; /* of anything but a product one at most */
+} ptac_neighbours;
+
+/* Those of a table; and the row that all of them have, NULL where they have none. */
+const ptac_kernel *ptac_calibration_find(const ptac_calibration *table, ptac_op op,
+                                         const ptac_shape *shape, ptac_dtype dtype,
+                                         int n_threads, ptac_neighbours *found);
 
 /* Count what a point says of a call's time, which grows with the work. */
 static inline void ptac_point_estimate(const ptac_point *point, const ptac_shape *shape)

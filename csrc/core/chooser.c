@@ -5,6 +5,8 @@
 
 #include "core/debug.h"
 
+#include <math.h>
+
 /*
  * Rounding is a pass over each matrix. Thin products, such as 8 rows times a large
  * weight, have the work of those that calibration measured and not the time to make up
@@ -75,25 +77,6 @@ void ptac_chooser_collect(void)
     ptac_calibration_collect();
 }
 
-bool ptac_chooser_knows(ptac_op op, const ptac_shape *shape, ptac_dtype dtype,
-                        int n_threads, const ptac_kernel **row)
-{
-    const ptac_calibration *now = PTAC_LOAD(current);
-
-    return now && ptac_calibration_find(now, op, shape, dtype, n_threads, row);
-}
-
-static const ptac_point *find(const ptac_call *call, const ptac_shape *shape,
-                              ptac_dtype dtype, const ptac_kernel **row)
-{
-    const ptac_calibration *now = PTAC_LOAD(current);
-
-    *row = NULL;
-    return now ? ptac_calibration_find(now, call->op, shape, dtype, call->n_threads,
-                                       row)
-               : NULL;
-}
-
 static bool pays(const ptac_kernel *row, const ptac_call *call, int64_t uses)
 {
     return !(row->in_bf16 && uses < LEAST_USES) && (!row->pays || row->pays(call));
@@ -112,6 +95,62 @@ static double ratio_of(const ptac_kernel *row, double ratio, const ptac_point *p
     /* What was measured may be less than what is spared by another measurement. */
     return (stock_ns + shape->spared_ns / n_threads) /
            (row_ns > stock_ns / (4 * ratio) ? row_ns : stock_ns / (4 * ratio));
+}
+
+/* The ratio there of a row that is the fastest or the second; 0 of others. */
+static double ratio_at(const ptac_kernel *row, const ptac_point *point,
+                       const ptac_shape *shape, int n_threads)
+{
+    const double ratio = row == point->row       ? point->ratio
+                         : row == point->nearest ? point->nearest_ratio
+                                                 : 0;
+
+    if (!row || ratio <= 0)
+        return 0;
+    return point->stock_ns > 0 ? ratio_of(row, ratio, point, shape, n_threads) : ratio;
+}
+
+/*
+ * Where neighbours of a product disagree, or their row leaves such calls alone: of the
+ * two rows that were fastest at the largest one that which gains most where it gains
+ * least, if it is faster than stock at all of them. call: whose rows have to pay, too.
+ */
+static const ptac_kernel *row_of_most(const ptac_neighbours *found,
+                                      const ptac_shape *shape, int n_threads,
+                                      const ptac_call *call)
+{
+    static const double ENOUGH = 1.05; /* as where one point speaks */
+    const ptac_kernel *best = NULL;
+    double most = ENOUGH;
+
+    for (int i = 0; i < 2 && found->n > 0; i++) {
+        const ptac_kernel *row = i ? found->at[0]->nearest : found->at[0]->row;
+        double least = INFINITY;
+
+        if (!row || (call && !pays(row, call, shape->uses)))
+            continue;
+        for (int j = 0; j < found->n && least >= most; j++)
+            least = fmin(least, ratio_at(row, found->at[j], shape, n_threads));
+        if (least >= most) {
+            most = least;
+            best = row;
+        }
+    }
+    return best;
+}
+
+bool ptac_chooser_knows(ptac_op op, const ptac_shape *shape, ptac_dtype dtype,
+                        int n_threads, const ptac_kernel **row)
+{
+    const ptac_calibration *now = PTAC_LOAD(current);
+    ptac_neighbours found;
+
+    if (!now)
+        return false;
+    *row = ptac_calibration_find(now, op, shape, dtype, n_threads, &found);
+    if (!*row && found.n > 1)
+        *row = row_of_most(&found, shape, n_threads, NULL);
+    return found.n > 0;
 }
 
 /*
@@ -147,22 +186,33 @@ static const ptac_kernel *with_spared(const ptac_point *point, const ptac_kernel
 static const ptac_kernel *look_up(const ptac_call *call, const ptac_shape *shape,
                                   ptac_dtype dtype)
 {
-    const ptac_kernel *own, *row;
-    const ptac_point *point = find(call, shape, dtype, &own);
+    const ptac_calibration *now = PTAC_LOAD(current);
+    const bool spares = shape->spared_ns > 0 || shape->kept_ns > 0;
+    const int n_threads = call->n_threads;
+    const ptac_kernel *own = NULL, *row;
+    ptac_neighbours found;
 
-    if (point)
+    if (!now)
+        return NULL;
+    own = ptac_calibration_find(now, call->op, shape, dtype, n_threads, &found);
+    if (found.n > 0) {
+        const ptac_point *point = found.at[0];
+
         ptac_point_estimate(point, shape);
-    /* Neighbours of a product that disagree have no row, whatever the point has. */
-    if (point && own == point->row && (shape->spared_ns > 0 || shape->kept_ns > 0))
-        own = with_spared(point, own, shape, call->n_threads);
-    if (own && pays(own, call, shape->uses))
-        return own;
+        if (own == point->row && spares)
+            own = with_spared(point, own, shape, n_threads);
+        if (own && pays(own, call, shape->uses))
+            return own;
+        row = shape->sizes[0] ? row_of_most(&found, shape, n_threads, call) : NULL;
+        if (row)
+            return row;
+    }
     if (shape->or_kind) {
         const ptac_shape other = {.kind = shape->or_kind, .work = shape->or_work};
 
-        point = find(call, &other, dtype, &row);
+        row = ptac_calibration_find(now, call->op, &other, dtype, n_threads, &found);
         if (row && row != own && row->pays_in_any && row->pays_in_any(call)) {
-            ptac_point_estimate(point, &other);
+            ptac_point_estimate(found.at[0], &other);
             return row;
         }
     }

@@ -9,7 +9,8 @@
  * Work alone does not tell how fast a product is: 196 rows times a weight of 2048 x 512
  * lose where 512 x 512 x 512 gain. Points of products have three sizes. A call takes
  * the points that exceed it in none of them; of these, those that no other of them
- * exceeds are its neighbours, and stock runs unless all neighbours have the same row.
+ * exceeds are its neighbours. Where they have not all the same row, it is one of the
+ * two fastest of the largest, if all know that it is faster than stock, or stock.
  * Neighbours with less than an eighth of the largest one's work are too far to say.
  *
  * The caller of ptac_chooser_install() has already left out rows that the numerics

@@ -68,15 +68,15 @@ static ptac_measured look_up(const ptac_calibration *table, const ptac_call *cal
 {
     const ptac_op_shapes *shapes = ptac_registry_shapes(call->op);
     const ptac_dtype dtype = call->inputs[shapes->typed_input].dtype;
-    const ptac_point *point;
+    ptac_neighbours found;
     ptac_shape shape = {0};
 
     if (dtype >= PTAC_N_DTYPES || shapes->classify(call, &shape))
         return PTAC_NOT_MEASURED;
-    point = ptac_calibration_find(table, call->op, &shape, dtype, 1, row);
-    if (!point)
+    *row = ptac_calibration_find(table, call->op, &shape, dtype, 1, &found);
+    if (found.n == 0)
         return PTAC_NOT_MEASURED;
-    ptac_point_estimate(point, &shape);
+    ptac_point_estimate(found.at[0], &shape);
     return *row ? PTAC_MEASURED_FASTER : PTAC_MEASURED_SLOWER;
 }
 

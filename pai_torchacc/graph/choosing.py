@@ -18,6 +18,7 @@ from pai_torchacc.graph.passes.activations import (
     RELU,
     activation_of,
 )
+from pai_torchacc.graph.recurrences import recurrence_of
 from pai_torchacc.graph.steps import RowsChanged, Step
 from pai_torchacc.graph.storage import Storage
 
@@ -106,6 +107,11 @@ class Chooser:
         inputs = list(node.inputs())
         if node.op is GRADIENTS:
             return Step("gradients", [node], inputs, [])
+        recurrence = None if self._is_random else recurrence_of(node)
+        if recurrence is not None:
+            step = Step("recurrent", [node], inputs, node.outputs, about=recurrence)
+            if self._takes(step):
+                return step
         step = Step("row", [node], inputs, node.outputs)
         if not self._is_random and self._takes(step):
             return step

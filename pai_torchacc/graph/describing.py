@@ -215,6 +215,16 @@ class Plan:
         tensors = tuple(self.number(value) for value in step.inputs)
         return self._c.plan_sum(self.plan, tensors, step.activation, outputs, ends)
 
+    def _add_recurrent(self, step: Step, outputs: Any, ends: Any) -> str | None:
+        found = step.about
+        are_frozen = all(value.root in self._constants for value in found.weights)
+        numbers = [None if v is None else self.number(v) for v in found.tensors]
+        weights = tuple(map(self.number, found.weights))
+        return self._c.plan_recurrent(
+            *(self.plan, found.options, tuple(numbers), weights),
+            *(outputs, ends, are_frozen),
+        )
+
     def _add_squeeze_excite(self, step: Step, outputs: Any, ends: Any) -> str | None:
         numbers = tuple(map(self.number, step.inputs))
         found = step.about

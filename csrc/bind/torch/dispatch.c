@@ -233,6 +233,16 @@ const ptac_kernel *ptac_last_row(ptac_op op)
     return ptac_noted_row(op);
 }
 
+void ptac_keep_weights(const ptac_kernel *row, ptac_call *call, ptac_kept *kept)
+{
+    enum { LINE = 64 };
+    const size_t n = row->kept_bytes ? row->kept_bytes(call) : 0;
+
+    kept->data = n ? aligned_alloc(LINE, (n + LINE - 1) / LINE * LINE) : NULL;
+    if (kept->data)
+        call->kept = kept;
+}
+
 bool ptac_run(const ptac_kernel *row, const ptac_call *call)
 {
     static const ptac_reason reasons[] = {

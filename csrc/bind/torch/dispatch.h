@@ -65,6 +65,12 @@ const ptac_kernel *ptac_probe_or(ptac_call *call, const char *row_name,
 /* Count a call that was sent to stock, unless its operator is switched off. */
 void ptac_refuse(ptac_op op, ptac_reason why);
 
+/*
+ * Memory for what a row makes of weights that stay as they are: the row's calls have
+ * it from then on. Without memory, or where the row keeps nothing, calls have none.
+ */
+void ptac_keep_weights(const ptac_kernel *row, ptac_call *call, ptac_kept *kept);
+
 /* Run the row and count the outcome. A row that breaks is quarantined. */
 bool ptac_run(const ptac_kernel *row, const ptac_call *call);
 

@@ -374,11 +374,15 @@ static ptac_status run_backward(const ptac_call *call)
     return PTAC_OK;
 }
 
-PTAC_ROW(LSTM, ISA, PTAC_CLOSE, NEEDS, ptac_accept_all, run_forward)
-PTAC_ROW(GRU, ISA, PTAC_CLOSE, NEEDS, ptac_accept_all, run_forward)
+PTAC_ROW(LSTM, ISA, PTAC_CLOSE, NEEDS, ptac_accept_all, run_forward,
+         .kept_bytes = forward_kept_bytes)
+PTAC_ROW(GRU, ISA, PTAC_CLOSE, NEEDS, ptac_accept_all, run_forward,
+         .kept_bytes = forward_kept_bytes)
 PTAC_ROW(LSTM_BACKWARD, ISA, PTAC_CLOSE, NEEDS, ptac_accept_all, run_backward)
 PTAC_ROW(GRU_BACKWARD, ISA, PTAC_CLOSE, NEEDS, ptac_accept_all, run_backward)
-PTAC_ROW(RNN_TANH, ISA, PTAC_CLOSE, NEEDS, ptac_accept_all, run_forward)
-PTAC_ROW(RNN_RELU, ISA, PTAC_CLOSE, NEEDS, ptac_accept_all, run_forward)
+PTAC_ROW(RNN_TANH, ISA, PTAC_CLOSE, NEEDS, ptac_accept_all, run_forward,
+         .kept_bytes = forward_kept_bytes)
+PTAC_ROW(RNN_RELU, ISA, PTAC_CLOSE, NEEDS, ptac_accept_all, run_forward,
+         .kept_bytes = forward_kept_bytes)
 PTAC_ROW(RNN_TANH_BACKWARD, ISA, PTAC_CLOSE, NEEDS, ptac_accept_all, run_backward)
 PTAC_ROW(RNN_RELU_BACKWARD, ISA, PTAC_CLOSE, NEEDS, ptac_accept_all, run_backward)

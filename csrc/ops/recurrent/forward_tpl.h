@@ -238,32 +238,68 @@ static forward_job forward_job_of(const ptac_call *call)
     };
 }
 
+/* Floats of the weights and biases as they are laid out. */
+static int64_t laid_out(const forward_job *job)
+{
+    const int64_t width = job->n_vectors * LANES;
+    const int64_t of_panels = job->is_direct ? 0 : (job->n_in + job->n_hidden) * width;
+
+    return job->n_blocks * (of_panels + TILE_VECTORS * LANES);
+}
+
+static bool is_apart(const forward_job *job)
+{
+    return !job->is_direct && job->steps.n_rows < FEW && job->steps.n_steps > 1;
+}
+
+static size_t forward_kept_bytes(const ptac_call *call)
+{
+    const forward_job job = forward_job_of(call);
+
+    return sizeof(float) * (size_t)laid_out(&job);
+}
+
+/* Laid out in what is kept, where that may be, or in the scratch. */
+static void have_panels(forward_job *job, float *room, ptac_kept *kept)
+{
+    static const char us[] = ISA;
+    const int64_t width = job->n_vectors * LANES;
+    const int64_t of_x = job->is_direct ? 0 : job->n_blocks * job->n_in * width;
+    const int64_t of_h = job->is_direct ? 0 : job->n_blocks * job->n_hidden * width;
+
+    job->x_panels = is_apart(job) ? room : NULL;
+    job->panels = is_apart(job) ? room + of_x : room;
+    job->bias = room + of_x + of_h;
+    if (kept && kept->maker == us)
+        return;
+    if (kept)
+        kept->maker = NULL; /* while it is written */
+    ptac_parallel_for(0, job->n_blocks,
+                      SHARED_WORK / (4 * (job->n_in + job->n_hidden) * width) + 1,
+                      lay_out_blocks, job);
+    if (kept)
+        kept->maker = us;
+}
+
 static ptac_status run_forward(const ptac_call *call)
 {
     forward_job job = forward_job_of(call);
+    ptac_kept *kept = call->kept;
     const int64_t all_rows = job.steps.n_all;
-    const int64_t width = job.n_vectors * LANES;
-    const int64_t of_x = job.is_direct ? 0 : job.n_blocks * job.n_in * width;
-    const int64_t of_h = job.is_direct ? 0 : job.n_blocks * job.n_hidden * width;
-    const int64_t work = job.n_blocks * (job.n_in + job.n_hidden) * width;
     const int64_t of_row = job.n_blocks * TILE_VECTORS * LANES;
-    const bool is_apart =
-        !job.is_direct && job.steps.n_rows < FEW && job.steps.n_steps > 1;
+    const int64_t work =
+        job.n_blocks * (job.n_in + job.n_hidden) * job.n_vectors * LANES;
     const int64_t tile_work = work * TILE_ROWS;
+    const int64_t of_sums = is_apart(&job) ? all_rows * of_row : 0;
+    const int64_t of_weights = kept ? 0 : laid_out(&job);
     float *scratch =
-        ptac_scratch_take(sizeof(float) * (size_t)(of_x + of_h + of_row +
-                                                   (is_apart ? all_rows * of_row : 0)));
+        ptac_scratch_take(sizeof(float) * (size_t)(of_weights + of_sums + 1));
 
     if (!scratch)
         return PTAC_FAILED;
-    job.x_panels = is_apart ? scratch : NULL;
-    job.panels = is_apart ? scratch + of_x : scratch;
-    job.bias = scratch + of_x + of_h;
-    ptac_parallel_for(0, job.n_blocks,
-                      SHARED_WORK / (4 * (job.n_in + job.n_hidden) * width) + 1,
-                      lay_out_blocks, &job);
-    if (is_apart) {
-        job.sums = job.bias + of_row;
+    have_panels(&job, kept ? kept->data : scratch, kept);
+    if (is_apart(&job)) {
+        job.sums = scratch + of_weights;
         ptac_parallel_for(0, count_tiles(all_rows), SHARED_WORK / tile_work + 1,
                           sum_x_tiles, &job);
     }

@@ -127,12 +127,6 @@ ptac_plan_outcome ptac_plan_run(PyObject *plan, PyObject *const *tensors,
 /* Have autograd watch this thread, or not. False: an exception is set. */
 bool ptac_set_grad(bool on);
 
-/*
- * Memory for what a row makes of weights that stay as they are: the row's calls have
- * it from then on. Without memory, or where the row keeps nothing, calls have none.
- */
-void ptac_step_keep(const ptac_kernel *row, ptac_call *call, ptac_kept *kept);
-
 /* Run a row's call without the interpreter's lock where that is worth it. */
 bool ptac_step_run_row(const ptac_kernel *row, const ptac_call *call);
 

@@ -22,16 +22,6 @@ __attribute__((constructor)) static void prepare(void)
 
 /* --- running ---------------------------------------------------------------------- */
 
-void ptac_step_keep(const ptac_kernel *row, ptac_call *call, ptac_kept *kept)
-{
-    enum { LINE = 64 };
-    const size_t n = row->kept_bytes ? row->kept_bytes(call) : 0;
-
-    kept->data = n ? aligned_alloc(LINE, (n + LINE - 1) / LINE * LINE) : NULL;
-    if (kept->data)
-        call->kept = kept;
-}
-
 bool ptac_step_run_row(const ptac_kernel *row, const ptac_call *call)
 {
     enum { WORTH_UNLOCKING = 1 << 14 }; /* elements that a call writes */

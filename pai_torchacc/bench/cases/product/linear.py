@@ -21,8 +21,8 @@ WEIGHTS = (
 ISAS = ("avx2", "avx512")
 
 IN_TURN = {1 << 17: 1 << 23, 1 << 21: 1 << 27}
-"""Bytes: a network whose weights are larger than these has more of them than the second
-cache holds, or than any cache, and calls take such weights in turn, so many together."""
+"""Bytes: a network whose weights are larger than the first has more of them than the
+second cache holds, or than any cache, and calls take such in turn, so many together."""
 
 SHAPES = (
     *((m, k, n) for k, n in WEIGHTS for m in ROWS),

@@ -44,6 +44,16 @@ static void sort_args(PyObject *const *given, PyObject **args)
     args[BATCH_FIRST] = is_packed ? Py_False : given[BATCH_FIRST];
 }
 
+static ptac_reason view_plain(PyObject *object, ptac_view *view)
+{
+    at_tensor tensor = NULL;
+    const ptac_reason why = ptac_borrow_plain(object, &tensor);
+
+    if (!why)
+        ptac_view_of(tensor, view);
+    return why;
+}
+
 static ptac_reason read_params(PyObject *const *args, ptac_recurrent_sequence *q)
 {
     const int n = args[HAS_BIASES] == Py_True ? 4 : 2;
@@ -54,19 +64,48 @@ static ptac_reason read_params(PyObject *const *args, ptac_recurrent_sequence *q
         return PTAC_ARGUMENT; /* with projections there are more */
     for (int i = 0; !why && i < n_parts; i++) {
         ptac_recurrent_weights *w = &q->weights[i];
-        at_tensor *const to[4] = {&w->w_ih, &w->w_hh, &w->b_ih, &w->b_hh};
+        ptac_view *const to[4] = {&w->w_ih, &w->w_hh, &w->b_ih, &w->b_hh};
 
         for (int j = 0; !why && j < 4; j++) {
-            *to[j] = NULL;
+            *to[j] = ptac_absent();
             if (j < n)
-                why = ptac_borrow_plain(ptac_item(args[PARAMS], i * n + j), to[j]);
+                why = view_plain(ptac_item(args[PARAMS], i * n + j), to[j]);
         }
     }
     return why;
 }
 
+/* States as they are given, or copies without gaps, which are owned. */
+typedef struct dense_states {
+    at_tensor h, c, h_copy, c_copy;
+} dense_states;
+
+static void drop_states(dense_states *states)
+{
+    at_drop_tensor(&states->h_copy);
+    at_drop_tensor(&states->c_copy);
+}
+
+static ptac_reason read_states(PyObject *given, ptac_recurrent_sequence *q,
+                               dense_states *s)
+{
+    ptac_reason why = ptac_recurrent_states(q->op, given, &s->h, &s->c);
+
+    if (!why)
+        why = ptac_dense_state(&s->h, &s->h_copy);
+    if (!why)
+        why = ptac_dense_state(&s->c, &s->c_copy);
+    if (why)
+        return why;
+    ptac_view_of(s->h, &q->h);
+    if (s->c)
+        ptac_view_of(s->c, &q->c);
+    return PTAC_TAKE;
+}
+
 /* PTAC_TAKE with *q filled, or why stock has to see these arguments. */
-static ptac_reason read_args(PyObject *const *args, ptac_recurrent_sequence *q)
+static ptac_reason read_args(PyObject *const *args, ptac_recurrent_sequence *q,
+                             dense_states *states)
 {
     long n_layers;
     ptac_reason why;
@@ -83,7 +122,7 @@ static ptac_reason read_args(PyObject *const *args, ptac_recurrent_sequence *q)
         n_layers > PTAC_RECURRENT_MOST_PARTS / q->n_directions)
         return PTAC_ARGUMENT;
     q->n_layers = (int)n_layers;
-    why = ptac_borrow_plain(args[X], &q->x);
+    why = view_plain(args[X], &q->x);
     if (!why && args[BATCH_SIZES] != Py_None) {
         at_tensor batch_sizes = NULL;
 
@@ -92,7 +131,7 @@ static ptac_reason read_args(PyObject *const *args, ptac_recurrent_sequence *q)
             why = ptac_packed_read(batch_sizes, &q->packed);
     }
     if (!why)
-        why = ptac_recurrent_states(q->op, args[STATES], &q->h, &q->c);
+        why = read_states(args[STATES], q, states);
     return why ? why : read_params(args, q);
 }
 
@@ -155,8 +194,9 @@ static void drop_packed(ptac_recurrent_sequence *q)
 
 static PyObject *try_recurrent(ptac_op op, PyObject *const *given)
 {
-    AT_OWNED at_tensor h = NULL, c = NULL;
-    __attribute__((cleanup(drop_packed))) ptac_recurrent_sequence q = {.op = op};
+    __attribute__((cleanup(drop_states))) dense_states dense = {NULL};
+    __attribute__((cleanup(drop_packed)))
+    ptac_recurrent_sequence q = {.op = op, .h = ptac_absent(), .c = ptac_absent()};
     PTAC_OWNED PyObject *states = NULL, *params = NULL;
     PyObject *args[N_ALL];
     int wants = 0, goes_on;
@@ -173,19 +213,15 @@ static PyObject *try_recurrent(ptac_op op, PyObject *const *given)
         return NULL;
     args[STATES] = states;
     args[PARAMS] = params;
-    why = read_args(args, &q);
+    why = read_args(args, &q, &dense);
     if (!why)
         why = read_dropout(args, &q, &drops);
     if (!why)
         why = ptac_why_not_lean();
     if (!why)
-        why = ptac_dense_state(&q.h, &h);
-    if (!why)
-        why = ptac_dense_state(&q.c, &c);
-    if (!why)
         wants = wants_gradient(args);
     if (!why && wants >= 0)
-        why = ptac_recurrent_probe(&q, wants);
+        why = ptac_recurrent_probe(&q, wants, NULL);
     goes_on = ptac_recurrent_goes_on(op, why, wants);
     if (goes_on < 0)
         return NULL;

@@ -128,19 +128,12 @@ static void first_time(const ptac_recurrent_sequence *q, const ptac_view *x,
     in->strides = layer->x_strides;
 }
 
-static void view_or_none(at_tensor tensor, ptac_view *view)
-{
-    *view = (ptac_view){.dtype = PTAC_OTHER_DTYPE};
-    if (tensor)
-        ptac_view_of(tensor, view);
-}
-
 /* A part's state out of those of all parts. */
-static ptac_reason state_of(at_tensor all, int64_t part, int64_t n_parts,
+static ptac_reason state_of(const ptac_view *all, int64_t part, int64_t n_parts,
                             ptac_view *view)
 {
-    view_or_none(all, view);
-    if (!all)
+    *view = *all;
+    if (!view->n_dims)
         return PTAC_TAKE;
     if (view->n_dims != 3 || view->sizes[0] != n_parts)
         return PTAC_ARGUMENT;
@@ -162,26 +155,27 @@ static ptac_reason read_part(const ptac_recurrent_sequence *q, int part, bool ke
     ptac_reason why;
 
     in[PTAC_RECURRENT_X] = *x;
-    view_or_none(w->w_ih, &in[PTAC_RECURRENT_W_IH]);
-    view_or_none(w->w_hh, &in[PTAC_RECURRENT_W_HH]);
-    view_or_none(w->b_ih, &in[PTAC_RECURRENT_B_IH]);
-    view_or_none(w->b_hh, &in[PTAC_RECURRENT_B_HH]);
-    why = state_of(q->h, part, n_parts, &in[PTAC_RECURRENT_H0]);
+    in[PTAC_RECURRENT_W_IH] = w->w_ih;
+    in[PTAC_RECURRENT_W_HH] = w->w_hh;
+    in[PTAC_RECURRENT_B_IH] = w->b_ih;
+    in[PTAC_RECURRENT_B_HH] = w->b_hh;
+    why = state_of(&q->h, part, n_parts, &in[PTAC_RECURRENT_H0]);
     if (!why)
-        why = state_of(q->c, part, n_parts, &in[PTAC_RECURRENT_C0]);
+        why = state_of(&q->c, part, n_parts, &in[PTAC_RECURRENT_C0]);
     return why ? why
                : ptac_recurrent_read(q->op, part % q->n_directions, keeps, &q->packed,
                                      in, layer);
 }
 
-ptac_reason ptac_recurrent_probe(const ptac_recurrent_sequence *q, bool keeps)
+ptac_reason ptac_recurrent_probe(const ptac_recurrent_sequence *q, bool keeps,
+                                 const ptac_kernel **row)
 {
+    const ptac_kernel *last = NULL;
     ptac_recurrent_layer layer;
-    ptac_view given, x;
+    ptac_view x;
     ptac_reason why = PTAC_TAKE;
 
-    ptac_view_of(q->x, &given);
-    first_time(q, &given, &layer, &x);
+    first_time(q, &q->x, &layer, &x);
     for (int part = 0; !why && part < q->n_layers * q->n_directions; part++) {
         if (part == q->n_directions) { /* of later layers */
             const int64_t n =
@@ -198,8 +192,10 @@ ptac_reason ptac_recurrent_probe(const ptac_recurrent_sequence *q, bool keeps)
         }
         why = read_part(q, part, keeps, &x, &layer);
         if (!why)
-            ptac_probe(&layer.call, &why);
+            last = ptac_probe(&layer.call, &why);
     }
+    if (row)
+        *row = last;
     return why;
 }
 
@@ -246,6 +242,17 @@ static void put_states(const ptac_call *call, int part, at_tensor const *made)
     }
 }
 
+/* Outputs are not known yet, and no row asks for them. */
+static void keep_part(const ptac_recurrent_sequence *q, int part,
+                      const ptac_kernel *row, ptac_call *call)
+{
+    ptac_kept *kept = q->kept ? &q->kept[part] : NULL;
+
+    if (kept && q->may_keep)
+        ptac_keep_weights(row, call, kept);
+    call->kept = kept && kept->data ? kept : NULL;
+}
+
 static bool run_part(const ptac_recurrent_sequence *q, int part, const ptac_view *x,
                      at_tensor *y, at_tensor const *states)
 {
@@ -256,7 +263,10 @@ static bool run_part(const ptac_recurrent_sequence *q, int part, const ptac_view
 
     if (why)
         ptac_refuse(q->op, why);
-    if (!row || !ptac_recurrent_run(row, &layer, made.at))
+    if (!row)
+        return false;
+    keep_part(q, part, row, &layer.call);
+    if (!ptac_recurrent_run(row, &layer, made.at))
         return false;
     put_states(&layer.call, part, states);
     *y = at_give(&made.at[PTAC_RECURRENT_Y]);
@@ -265,16 +275,12 @@ static bool run_part(const ptac_recurrent_sequence *q, int part, const ptac_view
 
 static at_error make_states(const ptac_recurrent_sequence *q, at_tensor made[3])
 {
-    const at_tensor like[3] = {NULL, q->h, q->c};
-    ptac_view view;
+    const ptac_view *const like[3] = {NULL, &q->h, &q->c};
 
-    for (int i = 1; i < 3; i++) {
-        if (!like[i])
-            continue;
-        ptac_view_of(like[i], &view);
-        if (ptac_new(PTAC_F32, 3, view.sizes, NULL, &made[i], NULL))
+    for (int i = 1; i < 3; i++)
+        if (like[i]->n_dims &&
+            ptac_new(PTAC_F32, 3, like[i]->sizes, NULL, &made[i], NULL))
             return 1;
-    }
     return 0;
 }
 
@@ -305,10 +311,9 @@ bool ptac_recurrent_all(const ptac_recurrent_sequence *q, at_tensor made[3])
 {
     AT_OWNED at_tensor y = NULL;
     ptac_recurrent_layer first;
-    ptac_view given, x;
+    ptac_view x;
 
-    ptac_view_of(q->x, &given);
-    first_time(q, &given, &first, &x);
+    first_time(q, &q->x, &first, &x);
     if (make_states(q, made)) {
         ptac_refuse(q->op, PTAC_MEMORY);
         return false;

@@ -14,9 +14,9 @@ enum {
     PTAC_RECURRENT_MOST_PARTS = 32, /* layers times directions */
 };
 
-/* Borrowed; biases may be NULL. */
+/* What is absent, as biases may be, has no data and another dtype. */
 typedef struct ptac_recurrent_weights {
-    at_tensor w_ih, w_hh, b_ih, b_hh;
+    ptac_view w_ih, w_hh, b_ih, b_hh;
 } ptac_recurrent_weights;
 
 /*
@@ -41,17 +41,20 @@ at_error ptac_packed_states_before(const ptac_call *call, const ptac_view *y,
                                    at_tensor h0, at_tensor *made);
 
 /*
- * A sequence through layers, as torch.lstm() and torch.gru() take it; h and c are
- * [parts, rows, units]. A packed one has x [rows of all steps, numbers]. Without
+ * Views of a sequence through layers, as torch.lstm() and torch.gru() take it; h and c
+ * are [parts, rows, units]. A packed one has x [rows of all steps, numbers]. Without
  * dropout between layers.
  */
 typedef struct ptac_recurrent_sequence {
     ptac_op op;
-    at_tensor x, h, c;
+    ptac_view x, h, c; /* c of lstm alone, absent else */
     bool is_batch_first;
     ptac_packed packed;
     int n_layers, n_directions;
     ptac_recurrent_weights weights[PTAC_RECURRENT_MOST_PARTS];
+    /* What rows keep of weights that stay as they are, of all parts; or NULL. */
+    ptac_kept *kept;
+    bool may_keep; /* nothing is there yet: take memory for it */
 } ptac_recurrent_sequence;
 
 /* A layer in one direction: views, and room for the sizes and strides of x. */
@@ -75,8 +78,18 @@ ptac_reason ptac_recurrent_read(ptac_op op, bool is_reverse, bool keeps,
 bool ptac_recurrent_run(const ptac_kernel *row, ptac_recurrent_layer *layer,
                         at_tensor made[PTAC_RECURRENT_N_OUTPUTS]);
 
-/* PTAC_TAKE where rows take all parts, which is not counted, or why not. */
-ptac_reason ptac_recurrent_probe(const ptac_recurrent_sequence *sequence, bool keeps);
+/* The view of what is absent. */
+static inline ptac_view ptac_absent(void)
+{
+    return (ptac_view){.dtype = PTAC_OTHER_DTYPE};
+}
+
+/*
+ * PTAC_TAKE where rows take all parts, which is not counted, or why not; and the last
+ * part's row, where row is not NULL.
+ */
+ptac_reason ptac_recurrent_probe(const ptac_recurrent_sequence *sequence, bool keeps,
+                                 const ptac_kernel **row);
 
 /* All of them: y, the last h and, of lstm, the last c. False for stock, counted. */
 bool ptac_recurrent_all(const ptac_recurrent_sequence *sequence, at_tensor made[3]);

@@ -100,7 +100,7 @@ static bool run(ptac_plan *plan, ptac_step *step)
         call->outputs[i].data = ptac_value_data(plan, s->outputs[i]);
     }
     if (s->may_keep)
-        ptac_step_keep(s->p.row, call, &s->kept);
+        ptac_keep_weights(s->p.row, call, &s->kept);
     s->may_keep = false;
     return (!s->with_norm || fold_norm(plan, s)) && ptac_step_run_row(s->p.row, call);
 }

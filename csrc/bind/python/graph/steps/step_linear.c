@@ -52,7 +52,7 @@ static bool run(ptac_plan *plan, ptac_step *step)
     call.n_threads = ptac_the_host.n_threads();
     call.outputs[0].n_elements = params.m * params.n;
     if (s->may_keep)
-        ptac_step_keep(s->row, &call, &s->kept);
+        ptac_keep_weights(s->row, &call, &s->kept);
     s->may_keep = false;
     call.kept = s->kept.data ? &s->kept : NULL;
     if (!ptac_step_run_row(s->row, &call)) {
