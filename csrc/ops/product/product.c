@@ -8,6 +8,10 @@
 #include "core/cpu.h"
 #include "core/host.h"
 
+enum {
+    FEW_TERMS = 64, /* of small products, whose sums are packed */
+};
+
 static bool has_work_up_to(int64_t most, int64_t m, int64_t n, int64_t k)
 {
     return m <= most && n <= most && k <= most && m * n <= most && m * n * k <= most;
@@ -30,12 +34,10 @@ bool ptac_product_is_thin(int64_t m, int64_t n, int64_t k)
 
 bool ptac_product_small_is_dot(const ptac_product *p)
 {
-    /* On Zen 4 packed products are as fast from 32 rows on, and by a quarter at 512. */
-    enum { FEW_ROWS = 4, FEW_TERMS = 64, MANY_ROWS = 40 };
+    enum { FEW_ROWS = 4 };
 
     return ptac_product_accepts_dot(p) == PTAC_TAKE &&
-           (p->m < FEW_ROWS ||
-            (p->k > FEW_TERMS && (p->m < MANY_ROWS || !ptac_cpu_is_amd())));
+           (p->m < FEW_ROWS || p->k > FEW_TERMS);
 }
 
 ptac_reason ptac_product_accepts_dot(const ptac_product *product)
@@ -87,6 +89,13 @@ size_t ptac_product_kept_bytes(int64_t n, int64_t k, int n_lanes)
     const int64_t panel = 2 * n_lanes;
 
     return sizeof(float) * (size_t)(ptac_parts(n, panel) * panel * k);
+}
+
+bool ptac_product_small_pays(int64_t m, int64_t k)
+{
+    enum { MANY_ROWS = 40 };
+
+    return m < MANY_ROWS || k <= FEW_TERMS || !ptac_cpu_is_amd();
 }
 
 bool ptac_product_packed_pays(int64_t n, int64_t k, int n_threads)

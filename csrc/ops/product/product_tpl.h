@@ -66,6 +66,13 @@ static bool packed_pays(const ptac_call *call)
     return p.b_column == 1 || ptac_product_packed_pays(p.n, p.k, call->n_threads);
 }
 
+static bool small_pays(const ptac_call *call)
+{
+    const ptac_product p = ptac_product_batch_of(call).first;
+
+    return ptac_product_small_pays(p.m, p.k);
+}
+
 static ptac_status run_dot(const ptac_call *call)
 {
     const ptac_product_batch all = ptac_product_batch_of(call);
@@ -108,7 +115,8 @@ static ptac_status run_small(const ptac_call *call)
              .rank = 1, ##__VA_ARGS__)
 #define ROWS_OF_ONE(id)                                                                \
     ROWS(id, .pays = packed_pays)                                                      \
-    PTAC_ROW(id, "small_" ISA, PTAC_CLOSE, NEEDS, accepts_packed, run_small)           \
+    PTAC_ROW(id, "small_" ISA, PTAC_CLOSE, NEEDS, accepts_packed, run_small,           \
+             .pays = small_pays)                                                       \
     PTAC_ROW(id, "turned_" ISA, PTAC_CLOSE, NEEDS, accepts_turned, run_turned,         \
              .pays = turned_pays)
 ROWS_OF_ONE(MM)

@@ -425,6 +425,13 @@ static bool packed_pays(const ptac_call *call)
            ptac_product_packed_pays(p->n, p->k, call->n_threads);
 }
 
+static bool small_pays(const ptac_call *call)
+{
+    const ptac_linear_act *p = call->params;
+
+    return ptac_product_small_pays(p->m, p->k);
+}
+
 static size_t panels_of_8(const ptac_call *call)
 {
     const ptac_linear_act *p = call->params;
@@ -482,8 +489,9 @@ bool ptac_linear_writes_into(const ptac_kernel *row)
 ROWS("blas", BLAS, PTAC_CLOSE, 0, ptac_accept_all, .rank = 1)
 ROWS("onednn", ONEDNN, PTAC_CLOSE, 0, accepts_onednn)
 #if defined(__x86_64__)
-OWN_ROWS("small_avx2", SMALL_AVX2, PTAC_CPU_AVX2, ptac_accept_all)
-OWN_ROWS("small_avx512", SMALL_AVX512, PTAC_CPU_AVX512, ptac_accept_all)
+OWN_ROWS("small_avx2", SMALL_AVX2, PTAC_CPU_AVX2, ptac_accept_all, .pays = small_pays)
+OWN_ROWS("small_avx512", SMALL_AVX512, PTAC_CPU_AVX512, ptac_accept_all,
+         .pays = small_pays)
 OWN_ROWS("dot_avx2", DOT_AVX2, PTAC_CPU_AVX2, accepts_rows)
 OWN_ROWS("dot_avx512", DOT_AVX512, PTAC_CPU_AVX512, accepts_rows)
 OWN_ROWS("packed_avx2", PACKED_AVX2, PTAC_CPU_AVX2, ptac_accept_all,
