@@ -14,7 +14,8 @@ from torch import Generator, Tensor
 from torch.nn import Module
 
 _Row = tuple[str, str, bool, bool]  # name, level, runs on this CPU, quarantined
-_Point = tuple[str, str, str, int, Any, str | None, float, float, str | None, float]
+_Others = tuple[tuple[str, float], ...]
+_Point = tuple[str, str, str, int, Any, str | None, float, float, _Others]
 _Opt = Tensor | None
 _Pair = tuple[Tensor, Tensor]
 _Act = Tensor | _Pair | None  # y; or y, and z for the gradient

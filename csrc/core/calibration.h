@@ -10,6 +10,10 @@
 #include "core/counters.h"
 #include "core/kernel.h"
 
+enum {
+    PTAC_POINT_OTHERS = 3,
+};
+
 typedef struct ptac_point {
     ptac_op op;
     int kind;
@@ -20,9 +24,9 @@ typedef struct ptac_point {
     const ptac_kernel *row; /* NULL: stock was faster */
     double stock_ns;        /* stock's time there when it was measured; 0: not known */
     double ratio;           /* stock's time divided by the row's */
-    /* The row that came next, perhaps behind stock, and its ratio; or NULL. */
-    const ptac_kernel *nearest;
-    double nearest_ratio;
+    /* The rows that came next, perhaps behind stock, with their ratios; then NULL. */
+    const ptac_kernel *others[PTAC_POINT_OTHERS];
+    double other_ratios[PTAC_POINT_OTHERS];
 } ptac_point;
 
 typedef struct ptac_curve {

@@ -17,6 +17,10 @@ enum {
     LEAST_USES = 48,
 };
 
+enum {
+    ROWS_OF_POINT = 1 + PTAC_POINT_OTHERS,
+};
+
 typedef struct op_state {
     ptac_reason gates[PTAC_N_DEVICES];
     const ptac_kernel *pinned;
@@ -97,40 +101,48 @@ static double ratio_of(const ptac_kernel *row, double ratio, const ptac_point *p
            (row_ns > stock_ns / (4 * ratio) ? row_ns : stock_ns / (4 * ratio));
 }
 
-/* The ratio there of a row that is the fastest or the second; 0 of others. */
+/* Row i of a point, the fastest or one of the others, and its ratio; or NULL. */
+static const ptac_kernel *row_at(const ptac_point *point, int i, double *ratio)
+{
+    *ratio = i ? point->other_ratios[i - 1] : point->ratio;
+    return i ? point->others[i - 1] : point->row;
+}
+
+/* The ratio of a row there; 0: the point does not know it. */
 static double ratio_at(const ptac_kernel *row, const ptac_point *point,
                        const ptac_shape *shape, int n_threads)
 {
-    const double ratio = row == point->row       ? point->ratio
-                         : row == point->nearest ? point->nearest_ratio
-                                                 : 0;
+    double ratio = 0;
+    int i = 0;
 
-    if (!row || ratio <= 0)
+    while (i < ROWS_OF_POINT && row_at(point, i, &ratio) != row)
+        i++;
+    if (i == ROWS_OF_POINT || ratio <= 0)
         return 0;
     return point->stock_ns > 0 ? ratio_of(row, ratio, point, shape, n_threads) : ratio;
 }
 
 /*
  * Where neighbours of a product disagree, or their row leaves such calls alone: of the
- * two rows that were fastest at the largest one that which gains most where it gains
- * least, if it is faster than stock at all of them. call: whose rows have to pay, too.
+ * rows that the largest one knows that which gains most where it gains least, if it is
+ * faster than stock at all of them. Not a library's, which is no more alike between
+ * places than stock is.
  */
 static const ptac_kernel *row_of_most(const ptac_neighbours *found,
-                                      const ptac_shape *shape, int n_threads,
-                                      const ptac_call *call)
+                                      const ptac_shape *shape, const ptac_call *call)
 {
-    static const double ENOUGH = 1.05; /* as where one point speaks */
+    static const double SURELY = 1.05; /* between points, more than at one */
     const ptac_kernel *best = NULL;
-    double most = ENOUGH;
+    double most = SURELY;
 
-    for (int i = 0; i < 2 && found->n > 0; i++) {
-        const ptac_kernel *row = i ? found->at[0]->nearest : found->at[0]->row;
-        double least = INFINITY;
+    for (int i = 0; i < ROWS_OF_POINT && found->n > 0; i++) {
+        double ratio, least = INFINITY;
+        const ptac_kernel *row = row_at(found->at[0], i, &ratio);
 
-        if (!row || (call && !pays(row, call, shape->uses)))
+        if (!row || !row->needs || !pays(row, call, shape->uses))
             continue;
         for (int j = 0; j < found->n && least >= most; j++)
-            least = fmin(least, ratio_at(row, found->at[j], shape, n_threads));
+            least = fmin(least, ratio_at(row, found->at[j], shape, call->n_threads));
         if (least >= most) {
             most = least;
             best = row;
@@ -148,13 +160,11 @@ bool ptac_chooser_knows(ptac_op op, const ptac_shape *shape, ptac_dtype dtype,
     if (!now)
         return false;
     *row = ptac_calibration_find(now, op, shape, dtype, n_threads, &found);
-    if (!*row && found.n > 1)
-        *row = row_of_most(&found, shape, n_threads, NULL);
     return found.n > 0;
 }
 
 /*
- * Of a call that spares something the faster one of the row at a point and the one that
+ * Of a call that spares something the faster one of the row at a point and those that
  * came next, or NULL where that is stock.
  */
 static const ptac_kernel *with_spared(const ptac_point *point, const ptac_kernel *own,
@@ -162,18 +172,18 @@ static const ptac_kernel *with_spared(const ptac_point *point, const ptac_kernel
 {
     static const double ENOUGH = 1.03;
     double best = ENOUGH;
-    const ptac_kernel *rows[] = {own, point->nearest}, *row = NULL;
-    const double ratios[] = {point->ratio, point->nearest_ratio};
+    const ptac_kernel *row = NULL;
 
     if (point->stock_ns <= 0)
         return own;
-    for (int i = 0; i < 2; i++) {
-        const double ratio =
-            rows[i] ? ratio_of(rows[i], ratios[i], point, shape, n_threads) : 0;
+    for (int i = 0; i < ROWS_OF_POINT; i++) {
+        double ratio;
+        const ptac_kernel *one = row_at(point, i, &ratio);
 
+        ratio = one ? ratio_of(one, ratio, point, shape, n_threads) : 0;
         if (ratio >= best) {
             best = ratio;
-            row = rows[i];
+            row = one;
         }
     }
     return row;
@@ -203,7 +213,7 @@ static const ptac_kernel *look_up(const ptac_call *call, const ptac_shape *shape
             own = with_spared(point, own, shape, n_threads);
         if (own && pays(own, call, shape->uses))
             return own;
-        row = shape->sizes[0] ? row_of_most(&found, shape, n_threads, call) : NULL;
+        row = shape->sizes[0] ? row_of_most(&found, shape, call) : NULL;
         if (row)
             return row;
     }

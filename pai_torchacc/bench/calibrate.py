@@ -175,7 +175,7 @@ def _time_rows(
     for row in taken:
         variants[row] = partial(_only, c, own, row, call), call
         if others:
-            variants[row, "forwarded"] = partial(_only, c, others, row, call), call
+            variants[row, "forwarded"] = partial(_rivals, c, others, row, call), call
     try:
         timings = alternate(variants, blocks, block_s)
     finally:
@@ -214,6 +214,15 @@ def _only(c: Any, ops: tuple[str, ...], row: str, call: Any) -> None:
         exclude=backward.difference(ops),  # which the name of its forward includes
         numerics="fast",
     )
+    begin(call)
+
+
+def _rivals(c: Any, ops: tuple[str, ...], row: str, call: Any) -> None:
+    """Switch on what a call comes to else: this row, or those that a table names."""
+    for name, _, rows in c.operators():
+        has_it = name in ops and row in {own for own, *_ in rows}
+        c.pin(name, row if has_it else None)
+    ptac.enable("operator_fusion", include=ops, numerics="fast")
     begin(call)
 
 

@@ -294,10 +294,10 @@ def _said_here(
             yield m._replace(row=row)
 
 
-Point = tuple[str, str, str, int, Work, str | None, float, float, str | None, float]
+Others = tuple[tuple[str, float], ...]
+Point = tuple[str, str, str, int, Work, str | None, float, float, Others]
 
-
-_NO_ROW = (1.0, None, 0.0)
+_MOST_OTHERS = 3
 
 
 def points(
@@ -317,9 +317,9 @@ def points(
     Returns
     -------
     points : list of (op, kind, dtype, threads, work, row or None, stock_us, ratio,
-        nearest or None, its ratio)
-        None stands for stock; ``ratio`` is then 1. ``nearest`` is the best of the other
-        rows, for calls that are spared more than was measured.
+        ((other row, its ratio), ...))
+        None stands for stock; ``ratio`` is then 1. The others came next: for calls that
+        are spared more than was measured, and between places with unlike rows.
     barred : set of str
         Operators that only the numerics level keeps from running.
     """
@@ -353,10 +353,9 @@ def points(
         # A row that is as fast as it has to be goes before stock.
         found.sort(key=lambda one: (-one[0], one[1] is None))
         ratio, row, stock_us = found[0]
-        others = [one for one in found[1:] if one[1] is not None]
-        next_ratio, nearest, _ = [*others, _NO_ROW][0]
         least = table.least_of.get(place[0], table.least_ratio)
-        next_ratio *= FASTER / least  # so that doubts weigh there as well
+        doubts = FASTER / least  # weigh there as well
+        others = [(name, r * doubts) for r, name, _ in found[1:] if name is not None]
         ratio = 1.0 if row is None else ratio
-        points.append((*place, row, stock_us, ratio, nearest, next_ratio))
+        points.append((*place, row, stock_us, ratio, tuple(others[:_MOST_OTHERS])))
     return points, barred

@@ -145,8 +145,11 @@ class Chooser:
             return
         mean, first, *between, second, gate, product = node.parts
         yield self._alone(mean)
-        for parts in ([first, *between], [second]):
+        goes_along = [a for a in between if activation_of(a, BEHIND_CONVOLUTIONS)]
+        for parts in ([first, *goes_along], [second]):
             yield from self._of_conv(Node("conv", (), {}, parts[-1].outputs, "", parts))
+            if parts[0] is first and not goes_along:
+                yield from map(self._alone, between)
         yield self._alone(gate)
         yield self._alone(product)
 

@@ -39,5 +39,7 @@ def recurrence_of(node: Node) -> Recurrence | None:
     values = [x, h, *weights, *([c] if node.op.name == "lstm" else [])]
     if (dropout and train) or not all(isinstance(v, Value) for v in values):
         return None
+    if len(weights) != n_layers * (1 + both) * (4 if has_biases else 2):
+        return None  # of projections, too
     options = (node.op.name, n_layers, 1 + bool(both), int(has_biases), int(first))
     return Recurrence(options, (x, h, c), tuple(weights))

@@ -8,10 +8,6 @@
 #include "core/cpu.h"
 #include "core/host.h"
 
-enum {
-    FEW_TERMS = 64, /* of small products, whose sums are packed */
-};
-
 static bool has_work_up_to(int64_t most, int64_t m, int64_t n, int64_t k)
 {
     return m <= most && n <= most && k <= most && m * n <= most && m * n * k <= most;
@@ -34,7 +30,7 @@ bool ptac_product_is_thin(int64_t m, int64_t n, int64_t k)
 
 bool ptac_product_small_is_dot(const ptac_product *p)
 {
-    enum { FEW_ROWS = 4 };
+    enum { FEW_ROWS = 4, FEW_TERMS = 64 };
 
     return ptac_product_accepts_dot(p) == PTAC_TAKE &&
            (p->m < FEW_ROWS || p->k > FEW_TERMS);
@@ -91,11 +87,13 @@ size_t ptac_product_kept_bytes(int64_t n, int64_t k, int n_lanes)
     return sizeof(float) * (size_t)(ptac_parts(n, panel) * panel * k);
 }
 
-bool ptac_product_small_pays(int64_t m, int64_t k)
+bool ptac_product_small_pays(const ptac_product *p)
 {
     enum { MANY_ROWS = 40 };
 
-    return m < MANY_ROWS || k <= FEW_TERMS || !ptac_cpu_is_amd();
+    return p->m < MANY_ROWS || !ptac_product_small_is_dot(p) || !ptac_cpu_is_amd() ||
+           ptac_product_is_small(p->m, p->n, p->k) ||
+           ptac_product_is_thin(p->m, p->n, p->k);
 }
 
 bool ptac_product_packed_pays(int64_t n, int64_t k, int n_threads)

@@ -126,7 +126,10 @@ bool ptac_product_turned_pays(int64_t m, int n_lanes);
  */
 bool ptac_product_packed_pays(int64_t n, int64_t k, int n_threads);
 
-/* Not where it would be "dot" and, on AMD's Zen 4, "packed" is faster: by many rows. */
-bool ptac_product_small_pays(int64_t m, int64_t k);
+/*
+ * Not where it would be "dot" and, on AMD's Zen 4, "packed" is faster: of many rows, if
+ * there is some work.
+ */
+bool ptac_product_small_pays(const ptac_product *p);
 
 #endif

@@ -182,9 +182,9 @@ TARGET static void dot_terms(const dot_plan *plan, int64_t first, int64_t last,
 
     for (int64_t group = first; group < last; group++) {
         const int64_t column = group * plan->columns;
-        const int64_t later = ptac_least(group + ahead, last) * plan->columns;
+        const int64_t later = (group + ahead) * plan->columns;
         const int64_t n_later =
-            p->n > later ? ptac_least(plan->columns, p->n - later) : 0;
+            group + ahead < last ? ptac_least(plan->columns, p->n - later) : 0;
         dot_tile tile = {.product = p, .begin = begin, .end = end};
 
         tile.column = ptac_least(column, p->n - plan->columns);

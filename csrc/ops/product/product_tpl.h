@@ -70,7 +70,7 @@ static bool small_pays(const ptac_call *call)
 {
     const ptac_product p = ptac_product_batch_of(call).first;
 
-    return ptac_product_small_pays(p.m, p.k);
+    return ptac_product_small_pays(&p);
 }
 
 static ptac_status run_dot(const ptac_call *call)

@@ -479,3 +479,59 @@ UNIT(products_are_found_by_their_sizes)
     }
     reset();
 }
+
+/* A product's row, and whether its "avx512" leaves such calls to others. */
+static const ptac_kernel *of_product(int64_t m, int64_t k, int64_t n, bool leaves)
+{
+    const fake_params params = {
+        .work = m * k * n, .sizes = {m, k, n}, .leaves = leaves};
+    ptac_reason why;
+
+    return choose(&params, PTAC_F32, 1, &why);
+}
+
+UNIT(a_row_that_all_neighbours_know)
+{
+    const ptac_kernel *const library = &fake_rows[0], *const avx2 = &fake_rows[1];
+    const ptac_kernel *const avx512 = &fake_rows[2];
+    ptac_point points[] = {
+        {.sizes = {64, 64, 512},
+         .row = avx512,
+         .ratio = 1.4,
+         .others = {library, avx2},
+         .other_ratios = {1.3, 1.2}},
+        {.sizes = {64, 512, 64},
+         .row = library,
+         .ratio = 1.5,
+         .others = {avx2, avx512},
+         .other_ratios = {1.1, 1.01}},
+    };
+
+    reset();
+    for (int i = 0; i < 2; i++) {
+        const int64_t *sizes = points[i].sizes;
+
+        points[i].op = FAKE_OP;
+        points[i].dtype = PTAC_F32;
+        points[i].n_threads = 1;
+        points[i].stock_ns = 1000;
+        points[i].work = sizes[0] * sizes[1] * sizes[2];
+    }
+    EXPECT(ptac_chooser_install(points, 2) == PTAC_OK);
+    EXPECT(of_product(64, 64, 512, false) == avx512);
+    EXPECT(of_product(64, 512, 64, false) == library);
+    /* Both know all three: avx512 is no faster at one, and a library's does not count. */
+    EXPECT(of_product(64, 512, 512, false) == avx2);
+    /* A row that leaves such calls: the next that is fast enough. */
+    EXPECT(of_product(64, 64, 512, true) == avx2);
+    points[1].others[0] = NULL;
+    points[1].other_ratios[0] = 0;
+    EXPECT(ptac_chooser_install(points, 2) == PTAC_OK);
+    EXPECT(of_product(64, 512, 512, false) == NULL); /* one does not know it */
+    points[1].others[0] = avx2;
+    points[1].other_ratios[0] = 1.04;
+    EXPECT(ptac_chooser_install(points, 2) == PTAC_OK);
+    EXPECT(of_product(64, 512, 512, false) == NULL);
+    EXPECT(of_product(64, 64, 512, true) == avx2);
+    reset();
+}

@@ -3,6 +3,8 @@
  */
 #include "fakes.h"
 
+#include <string.h>
+
 static ptac_reason classify(const ptac_call *call, ptac_shape *shape)
 {
     const fake_params *params = call->params;
@@ -11,6 +13,7 @@ static ptac_reason classify(const ptac_call *call, ptac_shape *shape)
     shape->work = params->work;
     if (params->uses)
         shape->uses = params->uses;
+    memcpy(shape->sizes, params->sizes, sizeof shape->sizes);
     return params->classify;
 }
 
@@ -37,12 +40,20 @@ static ptac_status run(const ptac_call *call)
     return PTAC_OK;
 }
 
-#define ROW(of, text)                                                                  \
+static bool pays(const ptac_call *call)
+{
+    return !((const fake_params *)call->params)->leaves;
+}
+
+#define ROW(of, text, ...)                                                             \
     {                                                                                  \
-        .op = of, .name = text, .accepts = accepts, .run = run                         \
+        .op = of, .name = text, .accepts = accepts, .run = run, ##__VA_ARGS__          \
     }
 const ptac_kernel fake_rows[N_FAKE_ROWS] = {
-    ROW(FAKE_OP, "scalar"), ROW(FAKE_OP, "avx2"), ROW(FAKE_OP, "avx512")};
+    ROW(FAKE_OP, "scalar"),
+    ROW(FAKE_OP, "avx2", .needs = PTAC_CPU_AVX2),
+    ROW(FAKE_OP, "avx512", .needs = PTAC_CPU_AVX512, .pays = pays),
+};
 const ptac_kernel other_fake_row = ROW(OTHER_FAKE_OP, "scalar");
 const ptac_kernel rounding_fake_row = {.op = FAKE_OP,
                                        .name = "bf16",

@@ -23,7 +23,9 @@ enum {
 typedef struct fake_params {
     int kind;
     int64_t work, uses; /* uses 0: not told */
+    int64_t sizes[3];   /* of a product */
     ptac_reason classify, accept;
+    bool leaves; /* the row "avx512" leaves such calls to others */
 } fake_params;
 
 extern const ptac_kernel fake_rows[N_FAKE_ROWS];

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Iterator
+from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import pytest
 import switching
 import torch
-from planning import kinds, twin, warm
+from planning import counts, kinds, twin, warm
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import pai_torchacc as ptac
 
-LAYERS: dict[str, Any] = {"lstm": nn.LSTM, "gru": nn.GRU, "rnn_tanh": nn.RNN}
+LAYERS: dict[str, Any] = {
+    "lstm": nn.LSTM,
+    "gru": nn.GRU,
+    "rnn_tanh": nn.RNN,
+    "rnn_relu": partial(nn.RNN, nonlinearity="relu"),
+}
 STEP = "recurrent"
 
 
@@ -139,7 +148,7 @@ def test_two_geometries_keep_apart() -> None:
             assert_same(module(many), eager[1])
 
 
-def test_dropout_between_layers_and_packed_sequences_are_torchs() -> None:
+def test_dropout_between_layers_is_torchs() -> None:
     dropping = Whole("lstm", 8, 16, num_layers=2, dropout=0.5).train()
     x = torch.randn(5, 4, 8)
     with torch.no_grad(), switching.accelerated("lstm"):
@@ -147,11 +156,83 @@ def test_dropout_between_layers_and_packed_sequences_are_torchs() -> None:
         assert STEP not in kinds(dropping)
 
 
-def test_threads_and_memory() -> None:
-    """Replays in turn, of which the panels are freed with the plan."""
+def test_projections_are_planned_by_torch() -> None:
+    module, x = Whole("lstm", 8, 16, proj_size=4).eval(), torch.randn(5, 4, 8)
     with torch.no_grad(), switching.accelerated("lstm"):
-        for _ in range(20):
-            module, x = Whole("lstm", 64, 256).eval(), torch.randn(4, 1, 64)
+        eager = module(x)
+        warm(module, x)
+        assert STEP not in kinds(module)
+        assert_same(module(x), eager)
+
+
+def test_biases_with_gaps_are_planned_by_torch() -> None:
+    weights = [torch.randn(64, 8), torch.randn(64, 16)]
+    biases = [torch.randn(64, 2)[:, 0], torch.randn(64)]
+    x, h, c = torch.randn(5, 4, 8), torch.zeros(1, 4, 16), torch.zeros(1, 4, 16)
+
+    @ptac.optimize
+    def run(x: Tensor, h: Tensor, c: Tensor, weights: Any) -> Any:
+        return torch._VF.lstm(x, (h, c), weights, True, 1, 0.0, False, False, False)
+
+    with torch.no_grad(), switching.accelerated("lstm"):
+        expected = torch._VF.lstm(
+            x, (h, c), weights + biases, True, 1, 0.0, False, False, False
+        )
+        for _ in range(4):
+            assert_same(run(x, h, c, weights + biases), expected)
+        assert counts(run)[1] > 0
+        assert STEP not in kinds(run)
+
+
+def test_modes_see_no_copies_of_states() -> None:
+    module = Whole("lstm", 8, 16, num_layers=2)
+    x, states = torch.randn(5, 4, 8), [torch.randn(4, 2, 16).mT for _ in range(2)]
+    states = [state.reshape(4, 16, 2).permute(2, 0, 1) for state in states]
+    seen: list[list[str]] = []
+
+    class Log(TorchDispatchMode):
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            seen[-1].append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    for is_on in (False, True):
+        seen.append([])
+        with torch.no_grad(), ExitStack() as stack:
+            if is_on:
+                stack.enter_context(switching.accelerated("lstm"))
+            with Log():
+                module(x, tuple(states))
+    assert seen[0] == seen[1]
+
+
+def test_another_row_does_not_use_what_one_has_kept() -> None:
+    module, x = Whole("lstm", 20, 24).eval(), torch.randn(6, 1, 20)
+    rows = switching.runnable_rows("lstm")
+    with torch.no_grad():
+        with switching.accelerated("lstm", row=rows[0]):
+            frozen(module, x)
+            module(x)
+        for row in rows:
+            with switching.accelerated("lstm", row=row):
+                expected = twin(module)(x)
+                for _ in range(3):
+                    assert_same(module(x), expected)
+
+
+def test_panels_are_freed_with_their_plan() -> None:
+    """Some 64 MiB at a time, of which none stays."""
+
+    def peak() -> int:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+    with torch.no_grad(), switching.accelerated("lstm"):
+        for i in range(12):
+            module, x = Whole("lstm", 512, 1024).eval(), torch.randn(4, 1, 512)
             frozen(module, x)
             assert_same(module(x), twin(module)(x))
             ptac.unoptimize(module)
+            if i == 3:
+                before = peak()
+    assert peak() - before < 100 * 1024  # KiB

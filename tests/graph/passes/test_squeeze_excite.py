@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import switching
 import torch
 from planning import kinds, steps, twin, warm
 from torch import Tensor, nn
+
+import pai_torchacc as ptac
 
 OP = "squeeze_excite"
 
@@ -201,15 +205,24 @@ def test_channels_last_and_other_dtypes_are_left_alone() -> None:
                 torch.testing.assert_close(module(x), stock)
 
 
-def test_parts_run_apart_where_no_row_is_faster() -> None:
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("ops", [("mean",), ("mean", "conv2d"), ("sigmoid",)])
+def test_parts_run_apart_where_no_row_is_faster(
+    ops: tuple[str, ...], activation: str
+) -> None:
     torch.manual_seed(8)
-    module, x = Block(16, 4).eval(), torch.randn(2, 16, 9, 9)
+    module, x = Block(64, 16, activation).eval(), torch.randn(1, 64, 4, 4)
     with torch.no_grad():
         stock = module(x)
-        with switching.accelerated("mean"):
-            warm(module, x)
-            assert kinds(module) == ["row", *["call"] * 5], steps(module)
-            torch.testing.assert_close(module(x), stock)
+        for optimize in (ptac.optimize, partial(ptac.optimize, freeze=True)):
+            with switching.accelerated(*ops, row="scalar"):
+                planned = optimize(twin(module))
+                for _ in range(3):
+                    y = planned(x)
+                assert "squeeze_excite" not in kinds(planned), steps(planned)
+                ways = dict(zip(steps(planned), kinds(planned), strict=True))
+                assert "conv2d" not in ops or ways.get("convolution") != "call"
+                torch.testing.assert_close(y, stock)
 
 
 def test_changed_weights_are_read() -> None:

@@ -150,24 +150,41 @@ static bool read_work(PyObject *work, ptac_point *point)
     return true;
 }
 
+/* Pairs of a row and its ratio; what this version does not have is left out. */
+static bool read_others(PyObject *pairs, ptac_device on, ptac_point *point)
+{
+    const Py_ssize_t n = pairs ? PyTuple_Size(pairs) : 0;
+    int n_known = 0;
+
+    for (Py_ssize_t i = 0; i < n && n_known < PTAC_POINT_OTHERS; i++) {
+        const char *name;
+        double ratio;
+
+        if (!PyArg_ParseTuple(PyTuple_GetItem(pairs, i), "sd", &name, &ratio))
+            return false;
+        point->others[n_known] = ptac_registry_find_on(on, point->op, name);
+        point->other_ratios[n_known] = ratio;
+        n_known += point->others[n_known] != NULL;
+    }
+    return n >= 0;
+}
+
 static bool read_point(PyObject *tuple, ptac_device on, ptac_point *point)
 {
-    PyObject *work;
-    const char *kind, *dtype, *row, *nearest = NULL;
-    double stock_us = 0, ratio = 1, nearest_ratio = 1;
+    PyObject *work, *others = NULL;
+    const char *kind, *dtype, *row;
+    double stock_us = 0, ratio = 1;
 
-    if (!PyArg_ParseTuple(tuple, "O&ssiOz|ddzd", ptac_op_read, &point->op, &kind,
+    if (!PyArg_ParseTuple(tuple, "O&ssiOz|ddO!", ptac_op_read, &point->op, &kind,
                           &dtype, &point->n_threads, &work, &row, &stock_us, &ratio,
-                          &nearest, &nearest_ratio) ||
-        !read_work(work, point))
+                          &PyTuple_Type, &others) ||
+        !read_work(work, point) || !read_others(others, on, point))
         return false;
     point->stock_ns = stock_us * 1e3;
     point->ratio = ratio > 0 ? ratio : 1;
     point->kind = kind_from(point->op, kind);
     point->dtype = dtype_from(dtype);
     point->row = row ? ptac_registry_find_on(on, point->op, row) : NULL;
-    point->nearest = nearest ? ptac_registry_find_on(on, point->op, nearest) : NULL;
-    point->nearest_ratio = nearest_ratio;
     if (point->kind < 0 || point->dtype == PTAC_N_DTYPES || (row && !point->row))
         return PyErr_Format(PyExc_ValueError, "%s has no kind %s, dtype %s or row %s",
                             ptac_op_name(point->op), kind, dtype, row ? row : "");
@@ -197,8 +214,8 @@ static PyObject *installed(ptac_status status)
 }
 
 /*
- * install_table([(operator, kind, dtype, threads, work, row, stock's us, ratio, nearest
- * row, its ratio)])
+ * install_table([(operator, kind, dtype, threads, work, row, stock's us, ratio, ((other
+ * row, its ratio), ...))])
  */
 PTAC_O(install_table, list)
 {

@@ -428,8 +428,9 @@ static bool packed_pays(const ptac_call *call)
 static bool small_pays(const ptac_call *call)
 {
     const ptac_linear_act *p = call->params;
+    const ptac_product as = {.m = p->m, .n = p->n, .k = p->k, .a_term = 1, .b_term = 1};
 
-    return ptac_product_small_pays(p->m, p->k);
+    return ptac_product_small_pays(&as);
 }
 
 static size_t panels_of_8(const ptac_call *call)

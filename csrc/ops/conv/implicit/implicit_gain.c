@@ -13,9 +13,10 @@ typedef struct prices {
 /*
  * Of results, for vectors of 16 and of 8 floats, on one thread and on two. What is
  * scattered has been fitted again to 168 and 270 convolutions since stores go by
- * vectors, with 16 floats; of 8 it was lowered as much, by hand. So were every second
- * element, runs of elements and of results since short rows go by whole vectors: by
- * what a fit to 164, 76 and 179 convolutions gives for them on a Zen 4, and a bit less.
+ * vectors, with 16 floats; of 8 it was lowered as much, by hand. Since short rows go by
+ * whole vectors, prices of every second element, and of runs of elements and results,
+ * are 0.3, 0.35 to 0.45 and 0.5 of what they were. A fit to some hundred convolutions
+ * on a Zen 4 would have lowered them by more.
  */
 /* clang-format off */
 static const prices prices_of[3][2][2] = {

@@ -30,7 +30,10 @@ INLINE vec load_evens(const float *from, int n)
                      : v_evens(v_load_first(from, n), v_zero());
 }
 
-/* Slots of a strip along an axis, of a phase: those in [lead, last) are elements. */
+/*
+ * Slots of a strip along an axis, of a phase: those in [lead, last) are elements, where
+ * lead <= last <= n.
+ */
 typedef struct run_of_slots {
     int first; /* the element that slot 0 is, if there is one */
     int step, lead, last, n;
@@ -114,7 +117,7 @@ INLINE void copy_phase(const ptac_implicit *plan, const run_of_slots *const runs
         (d->first + d->lead * d->step) * (int64_t)plan->axis[1].n_source * n_source +
         (h->first + h->lead * h->step) * (int64_t)n_source;
     for (int i = d->lead; i < d->last; i++, plane += plane_step) {
-        const int n = h->last > h->lead ? h->last - h->lead : 0;
+        const int n = h->last - h->lead;
         const float *row = plane;
 
         fill_zeros(to, h->lead * w->n);
@@ -125,13 +128,10 @@ INLINE void copy_phase(const ptac_implicit *plan, const run_of_slots *const runs
             for (int j = 0; j < n; j++, row += row_step)
                 copy_row(row, n_source, w, to + j * w->n);
         to += n * w->n;
-        fill_zeros(to, (h->n - h->lead - n) * w->n);
-        to += (h->n - h->lead - n) * w->n;
+        fill_zeros(to, (h->n - h->last) * w->n);
+        to += (h->n - h->last) * w->n;
     }
-    if (d->last < d->lead)
-        fill_zeros(to, (d->n - d->lead) * h->n * w->n);
-    else
-        fill_zeros(to, (d->n - d->last) * h->n * w->n);
+    fill_zeros(to, (d->n - d->last) * h->n * w->n);
 }
 
 INLINE void copy_strip(const ptac_implicit *plan, const workplace *at)

@@ -67,7 +67,7 @@ static ptac_reason read_layer(cell *cell, bool keeps)
     ptac_view in[PTAC_RECURRENT_N_INPUTS], *x = &in[PTAC_RECURRENT_X];
 
     for (int i = 0; i < PTAC_RECURRENT_N_INPUTS; i++) {
-        in[i] = (ptac_view){.dtype = PTAC_OTHER_DTYPE};
+        in[i] = ptac_absent();
         if (cell->in[i])
             ptac_view_of(cell->in[i], &in[i]);
     }

@@ -86,13 +86,11 @@ static void drop_states(dense_states *states)
     at_drop_tensor(&states->c_copy);
 }
 
-static ptac_reason read_states(PyObject *given, ptac_recurrent_sequence *q,
-                               dense_states *s)
+/* Where copies may be made: nobody watches operators. */
+static ptac_reason view_states(ptac_recurrent_sequence *q, dense_states *s)
 {
-    ptac_reason why = ptac_recurrent_states(q->op, given, &s->h, &s->c);
+    ptac_reason why = ptac_dense_state(&s->h, &s->h_copy);
 
-    if (!why)
-        why = ptac_dense_state(&s->h, &s->h_copy);
     if (!why)
         why = ptac_dense_state(&s->c, &s->c_copy);
     if (why)
@@ -131,7 +129,7 @@ static ptac_reason read_args(PyObject *const *args, ptac_recurrent_sequence *q,
             why = ptac_packed_read(batch_sizes, &q->packed);
     }
     if (!why)
-        why = read_states(args[STATES], q, states);
+        why = ptac_recurrent_states(q->op, args[STATES], &states->h, &states->c);
     return why ? why : read_params(args, q);
 }
 
@@ -218,6 +216,8 @@ static PyObject *try_recurrent(ptac_op op, PyObject *const *given)
         why = read_dropout(args, &q, &drops);
     if (!why)
         why = ptac_why_not_lean();
+    if (!why)
+        why = view_states(&q, &dense);
     if (!why)
         wants = wants_gradient(args);
     if (!why && wants >= 0)

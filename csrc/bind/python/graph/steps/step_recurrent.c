@@ -26,7 +26,7 @@ typedef struct recurrent_step {
     int inputs[N_TENSORS];  /* C: -1 where there is none */
     int weights[PTAC_RECURRENT_MOST_PARTS][MOST_WEIGHTS];
     int outputs[MOST_RESULTS];
-    ptac_kept kept[PTAC_RECURRENT_MOST_PARTS];
+    ptac_recurrent_kept kept[PTAC_RECURRENT_MOST_PARTS];
 } recurrent_step;
 
 static void drop(ptac_step *step)
@@ -34,7 +34,7 @@ static void drop(ptac_step *step)
     recurrent_step *s = (recurrent_step *)step;
 
     for (int i = 0; i < PTAC_RECURRENT_MOST_PARTS; i++)
-        free(s->kept[i].data);
+        free(s->kept[i].kept.data);
     PyMem_Free(s->step.ends);
     PyMem_Free(s);
 }
@@ -84,7 +84,8 @@ static bool read_values(ptac_plan *plan, PyObject *tensors, PyObject *weights,
     ptac_view *const views[N_TENSORS] = {&s->sequence.x, &s->sequence.h,
                                          &s->sequence.c};
 
-    if (!ptac_value_numbers(plan, tensors, N_TENSORS, s->inputs) ||
+    if (!PyTuple_Check(weights) || PyTuple_Size(weights) != n ||
+        !ptac_value_numbers(plan, tensors, N_TENSORS, s->inputs) ||
         !ptac_value_numbers(plan, weights, n, numbers) || s->inputs[X] < 0 ||
         s->inputs[H] < 0)
         return false;

@@ -3,6 +3,7 @@
  * means.
  */
 #include "bind/python/graph/graph.h"
+#include "bind/torch/rows/convolution/convolution.h"
 #include "ops/squeeze_excite/squeeze_excite.h"
 
 typedef struct excite_step {
@@ -103,6 +104,8 @@ PTAC_ARGS(plan_squeeze_excite, 6)
         s->call.outputs[0] = plan->values[s->output].view;
         why = read_inputs(plan, args[1], s);
     }
+    if (!why && ptac_conv_precision_is_lowered())
+        why = PTAC_MODE;
     if (!why)
         why = read_sizes(s);
     if (!why)

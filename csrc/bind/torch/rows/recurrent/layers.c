@@ -32,7 +32,7 @@ static ptac_reason tensors_reason(const ptac_call *call)
     if (!why)
         why = input_reason(&in[PTAC_RECURRENT_W_HH], 2, columns, n);
     for (int i = PTAC_RECURRENT_B_IH; !why && i <= PTAC_RECURRENT_B_HH; i++)
-        if (in[i].data)
+        if (in[i].n_dims)
             why = input_reason(&in[i], 1, columns, 0);
     if (!why)
         why = input_reason(&in[PTAC_RECURRENT_H0], 2, n_rows, n);
@@ -90,7 +90,7 @@ bool ptac_recurrent_run(const ptac_kernel *row, ptac_recurrent_layer *layer,
         const bool is_state = i == PTAC_RECURRENT_HN || i == PTAC_RECURRENT_CN;
         const int64_t *of = is_state ? state : i == PTAC_RECURRENT_GATES ? kept : sizes;
 
-        call->outputs[i] = (ptac_view){.dtype = PTAC_OTHER_DTYPE};
+        call->outputs[i] = ptac_absent();
         if (is_made[i] && ptac_new(PTAC_F32, is_state ? 2 : 3, of, NULL, &made[i],
                                    &call->outputs[i])) {
             ptac_refuse(call->op, PTAC_MEMORY);
@@ -242,15 +242,23 @@ static void put_states(const ptac_call *call, int part, at_tensor const *made)
     }
 }
 
-/* Outputs are not known yet, and no row asks for them. */
+/*
+ * Have the call keep what its row makes of the weights, if that is the row that kept
+ * it: another one, as of a table installed meanwhile, has another use for the memory.
+ */
 static void keep_part(const ptac_recurrent_sequence *q, int part,
                       const ptac_kernel *row, ptac_call *call)
 {
-    ptac_kept *kept = q->kept ? &q->kept[part] : NULL;
+    ptac_recurrent_kept *one = q->kept ? &q->kept[part] : NULL;
 
-    if (kept && q->may_keep)
-        ptac_keep_weights(row, call, kept);
-    call->kept = kept && kept->data ? kept : NULL;
+    if (!one)
+        return;
+    if (q->may_keep) {
+        ptac_keep_weights(row, call, &one->kept);
+        one->row = row;
+    } else if (one->kept.data && one->row == row) {
+        call->kept = &one->kept;
+    }
 }
 
 static bool run_part(const ptac_recurrent_sequence *q, int part, const ptac_view *x,

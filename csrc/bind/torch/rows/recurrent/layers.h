@@ -40,6 +40,12 @@ void ptac_packed_drop(ptac_packed *packed);
 at_error ptac_packed_states_before(const ptac_call *call, const ptac_view *y,
                                    at_tensor h0, at_tensor *made);
 
+/* What a row has made of a part's weights. */
+typedef struct ptac_recurrent_kept {
+    const ptac_kernel *row;
+    ptac_kept kept;
+} ptac_recurrent_kept;
+
 /*
  * Views of a sequence through layers, as torch.lstm() and torch.gru() take it; h and c
  * are [parts, rows, units]. A packed one has x [rows of all steps, numbers]. Without
@@ -52,9 +58,8 @@ typedef struct ptac_recurrent_sequence {
     ptac_packed packed;
     int n_layers, n_directions;
     ptac_recurrent_weights weights[PTAC_RECURRENT_MOST_PARTS];
-    /* What rows keep of weights that stay as they are, of all parts; or NULL. */
-    ptac_kept *kept;
-    bool may_keep; /* nothing is there yet: take memory for it */
+    ptac_recurrent_kept *kept; /* of all parts, whose weights stay; or NULL */
+    bool may_keep;             /* nothing is there yet: take memory for it */
 } ptac_recurrent_sequence;
 
 /* A layer in one direction: views, and room for the sizes and strides of x. */
