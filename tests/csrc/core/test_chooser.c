@@ -520,7 +520,7 @@ UNIT(a_row_that_all_neighbours_know)
     EXPECT(ptac_chooser_install(points, 2) == PTAC_OK);
     EXPECT(of_product(64, 64, 512, false) == avx512);
     EXPECT(of_product(64, 512, 64, false) == library);
-    /* Both know all three: avx512 is no faster at one, and a library's does not count. */
+    /* Both know all three: avx512 is no faster at one, a library's does not count. */
     EXPECT(of_product(64, 512, 512, false) == avx2);
     /* A row that leaves such calls: the next that is fast enough. */
     EXPECT(of_product(64, 64, 512, true) == avx2);
