@@ -30,11 +30,12 @@ bool ptac_product_is_thin(int64_t m, int64_t n, int64_t k)
 
 bool ptac_product_small_is_dot(const ptac_product *p)
 {
-    /* Of fewer terms than those a lane's partial sums cost more than panels do. */
-    enum { FEW_ROWS = 4, TERMS = 256 };
+    /* Of some terms, lanes' partial sums cost more than panels, if columns fill one. */
+    enum { FEW_ROWS = 4, FEW_TERMS = 64, MANY_TERMS = 256, PANEL = 32 };
 
     return ptac_product_accepts_dot(p) == PTAC_TAKE &&
-           (p->m < FEW_ROWS || p->k >= TERMS);
+           (p->m < FEW_ROWS || p->k >= MANY_TERMS ||
+            (p->k > FEW_TERMS && p->n < PANEL));
 }
 
 ptac_reason ptac_product_accepts_dot(const ptac_product *product)

@@ -20,7 +20,7 @@
  *
  * In the first four the terms of an element are added in an order that the number of
  * terms alone decides: results depend neither on threads nor on other rows. Which one a
- * small product is, and so its order, may depend on the number of rows.
+ * small product is, and so its order, may depend on the number of rows and columns.
  */
 #ifndef PTAC_OPS_PRODUCT_PRODUCT_H
 #define PTAC_OPS_PRODUCT_PRODUCT_H
